@@ -1,0 +1,163 @@
+"""The ports: what a cloud must be able to do. One implementation per backend, one conformance suite.
+
+Every method is async and never blocks the event loop; every network call inside has a timeout and
+its SDK's own bounded retries. Refusals are raised or returned as the verdicts of ``job.errors``;
+nobody tells errors apart by their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from airflow_provider_spotbatch.job.boot import Boot
+from airflow_provider_spotbatch.job.keys import Run
+from airflow_provider_spotbatch.job.launches import (
+    Instance,
+    LaunchOutcome,
+    LaunchRecord,
+)
+from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.resources import Resources
+
+
+class Fleet(Protocol):
+    """The machines of one run."""
+
+    visibility_bound: float
+    """Seconds after which a launched machine is surely in ``describe``: 0 where that is at once."""
+
+    async def launch(self, record: LaunchRecord) -> LaunchOutcome:
+        """Ask for the record's machines, once: a repeated call with an equal record gives the same
+        machines and starts no others. May be partial: machines and refusals. A refusal of the whole
+        is an outcome without machines, not an exception. Raises only where nothing is known of the
+        call's effect (time-out, broken connection): then the caller repeats it.
+        """
+        ...
+
+    async def describe(self) -> list[Instance]:
+        """The run's machines: all that may cost money, and the terminated for as long as the cloud
+        remembers them. A fresh machine may be missing for ``visibility_bound``; an empty list is no
+        proof before that. Raises :class:`Throttled` where it could not look.
+        """
+        ...
+
+    async def terminate(self, instances: Sequence[str]) -> None:
+        """Ask for the end of these machines. Harmless for those that are gone or unknown. Returning
+        is no proof that they are gone: describe again. Raises a verdict if any could not be asked.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A message that is ours until the lease ends. ``deliveries`` counts from 1 and is a hint."""
+
+    receipt: str
+    body: str
+    deliveries: int
+
+
+class Queue(Protocol):
+    """At-least-once, unordered. It has no depth: clouds answer that late or roughly."""
+
+    async def send(self, bodies: Sequence[str]) -> None:
+        """Make the messages durable. After an error any part of them may have been sent: send all
+        again, a doubled message is harmless. Creates the queue if need be, but never after
+        :meth:`delete`: then it raises QueueGone.
+        """
+        ...
+
+    async def receive(self, most: int, wait: float) -> list[Lease]:
+        """Up to ``most`` messages, leased for the queue's lease time. Waits up to ``wait`` seconds
+        for the first; empty means none was to be had in that time, not that none exists. A queue
+        that was never created is an empty one. Raises QueueGone after :meth:`delete`.
+        """
+        ...
+
+    async def extend(self, lease: Lease) -> None:
+        """Renew the lease to its full time from now. Raises LeaseLost if it is no longer ours."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give the message back, to be received at once by anybody. Harmless if no longer ours."""
+        ...
+
+    async def ack(self, lease: Lease) -> None:
+        """Remove the message for good. Harmless if no longer ours: then it is removed or another's."""
+        ...
+
+    async def delete(self) -> None:
+        """Remove the queue and its messages, for good. Harmless if it is gone or never was."""
+        ...
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A kind of machine that can be had: how many items of the asked size it runs at once, its price.
+
+    ``name`` is for people; ``request`` goes into the launch record for the backend itself;
+    ``most`` is how many machines of it a run may have at once.
+    """
+
+    name: str
+    slots: int
+    usd_per_hour: float = 0.0
+    most: int = 1_000_000
+    request: dict[str, Any] | None = None
+
+
+class Backend(Protocol):
+    """One place to run jobs, as a connection describes it. Opening it does no I/O and imports no SDK."""
+
+    name: str
+    lease: float
+    """Seconds a received message stays ours without being extended."""
+    tick_seconds: float
+    """Pause between ticks while a job is young or nearly done."""
+    store_uri: str
+    store_options: dict[str, Any]
+
+    def fleet(self, run: Run, boot: Boot) -> Fleet:
+        """The run's machines; each receives ``boot`` made its own."""
+        ...
+
+    def queue(self, run: Run, memory_class: int) -> Queue:
+        """The run's queue of one memory class."""
+        ...
+
+    def default_concurrency(self, resources: Resources, items: int) -> int:
+        """How many items run at once where the user does not say."""
+        ...
+
+    async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
+        """The machines that fit one item, best first. Raises InvalidInput, naming what would fit,
+        where no machine does."""
+        ...
+
+    def boot_options(self) -> dict[str, Any]:
+        """What an agent needs to open this backend's queue and notices: no secrets."""
+        ...
+
+    def continues_elsewhere(self) -> str | None:
+        """None if any Airflow process can drive a run; else what identifies this machine and its
+        view of the store: a trigger that finds another identity leaves the run to the worker."""
+        ...
+
+
+class Notices(Protocol):
+    """The platform's warnings, as an agent hears them."""
+
+    async def wait(self) -> str:
+        """Return once this machine has been told that it will be taken back, with the reason.
+        Never returns otherwise; cancelled when the agent ends."""
+        ...
+
+
+class Machine(Protocol):
+    """What an agent opens on the machine it runs on."""
+
+    def queue(self, run: Run, memory_class: int) -> Queue: ...
+
+    def notices(self) -> Notices: ...

@@ -1,0 +1,207 @@
+"""The object store: obstore, with the few verbs and the time limits that this package uses.
+
+Never open a store at import: obstore does not survive a fork of a process that has used it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_spotbatch.job.errors import InvalidInput, StoreUnavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+
+REQUEST_SECONDS = 30.0
+"""One request: protects a tick and an agent's last words from a server that is silent."""
+
+ATTEMPTS = 4
+"""Tries of one request, with backoff, over what obstore itself retries."""
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One entry of a listing. ``tag`` changes whenever the object is rewritten; ``modified`` is the
+    store's own time, seconds since the epoch."""
+
+    name: str
+    size: int
+    tag: str
+    modified: float
+
+
+class Store:
+    """One prefix of an object store. Names are relative to it.
+
+    Every method raises StoreUnavailable when the store does not answer within its limits.
+    """
+
+    def __init__(self, uri: str, inner: ObjectStore, *, seconds: float = REQUEST_SECONDS) -> None:
+        self.uri = uri
+        self.inner = inner
+        self._seconds = seconds
+        self._pid = os.getpid()
+
+    async def create(self, name: str, data: bytes) -> bool:
+        """Write an object that must not exist yet; False if it does (perhaps by our own retried write)."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            await self._ask(
+                "write",
+                name,
+                lambda: obstore.put_async(self.inner, name, data, mode="create", use_multipart=False),
+            )
+        except AlreadyExistsError:
+            return False
+        return True
+
+    async def write(self, name: str, data: bytes) -> None:
+        """Write or rewrite an object that has one owner."""
+        import obstore
+
+        await self._ask(
+            "write",
+            name,
+            lambda: obstore.put_async(self.inner, name, data, use_multipart=False),
+        )
+
+    async def read(self, name: str) -> bytes | None:
+        """The whole object, or None if it is not there."""
+        import obstore
+
+        async def get() -> bytes:
+            answer = await obstore.get_async(self.inner, name)
+            return bytes(await answer.bytes_async())
+
+        try:
+            return await self._ask("read", name, get)
+        except FileNotFoundError:
+            return None
+
+    async def read_range(self, name: str, start: int, stop: int) -> bytes | None:
+        """Bytes ``start`` to ``stop`` (excluded) of an object, or None if it is not there."""
+        import obstore
+
+        if stop <= start:
+            return b""
+        try:
+            return bytes(
+                await self._ask(
+                    "read",
+                    name,
+                    lambda: obstore.get_range_async(self.inner, name, start=start, end=stop),
+                )
+            )
+        except FileNotFoundError:
+            return None
+
+    async def exists(self, name: str) -> bool:
+        import obstore
+
+        try:
+            await self._ask("look at", name, lambda: obstore.head_async(self.inner, name))
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def list_objects(self, prefix: str, after: str | None = None) -> list[StoredObject]:
+        """Objects below ``prefix``, ordered by name, only those after ``after`` if it is given."""
+        import obstore
+
+        async def collect() -> Any:
+            return await obstore.list(self.inner, prefix, offset=after).collect_async()
+
+        found = await self._ask("list", prefix, collect)
+        return sorted(
+            (
+                StoredObject(
+                    o["path"],
+                    o["size"],
+                    o["e_tag"] or "",
+                    o["last_modified"].timestamp(),
+                )
+                for o in found
+            ),
+            key=lambda entry: entry.name,
+        )
+
+    async def delete(self, names: list[str]) -> None:
+        """Delete objects; harmless for those that are not there."""
+        import obstore
+
+        for name in names:
+            try:
+                await self._ask("delete", name, partial(obstore.delete_async, self.inner, name))
+            except FileNotFoundError:
+                continue
+
+    async def _ask(self, verb: str, name: str, request: Callable[[], Awaitable[T]]) -> T:
+        from obstore.exceptions import (
+            AlreadyExistsError,
+            BaseError,
+            PermissionDeniedError,
+            UnauthenticatedError,
+        )
+
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "this object store was opened before the process forked, and would hang: "
+                "use the 'spawn' start method of multiprocessing"
+            )
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await asyncio.wait_for(_awaited(request), self._seconds)
+            except (FileNotFoundError, AlreadyExistsError):
+                raise
+            except (PermissionDeniedError, UnauthenticatedError) as error:
+                raise StoreUnavailable(
+                    f"may not {verb} {name} in {self.uri}: {_first_line(error)}"
+                ) from error
+            except (BaseError, OSError, asyncio.TimeoutError) as error:
+                if attempt == ATTEMPTS:
+                    raise StoreUnavailable(
+                        f"could not {verb} {name} in {self.uri} after {attempt} tries: {_first_line(error)}"
+                    ) from error
+                await asyncio.sleep(random.uniform(0.5, 1.0) * 0.2 * 2**attempt)
+        raise AssertionError("unreachable")
+
+
+async def _awaited(request: Callable[[], Awaitable[T]]) -> T:
+    return await request()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def open_store(uri: str, options: dict[str, Any] | None = None, *, seconds: float = REQUEST_SECONDS) -> Store:
+    """Open a store by URI: ``file:///…`` (made with mode 0700 if missing), ``s3://bucket/prefix``,
+    ``gs://bucket/prefix``. ``options`` are obstore's settings of that store (region, endpoint …)."""
+    from obstore.store import LocalStore, from_url
+
+    if uri.startswith("file://"):
+        path = uri[len("file://") :]
+        if not os.path.isabs(path):
+            raise InvalidInput(f"the store {uri!r} needs an absolute path: file:///…")
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(
+                f"the store {uri} cannot be made: {error.strerror}. Choose another path in the connection"
+            ) from error
+        return Store(uri, LocalStore(path), seconds=seconds)
+    if "://" not in uri:
+        raise InvalidInput(
+            f"the store {uri!r} must be a URI: file:///…, s3://bucket/prefix or gs://bucket/prefix"
+        )
+    return Store(uri, from_url(uri, **(options or {})), seconds=seconds)

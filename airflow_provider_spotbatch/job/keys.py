@@ -1,0 +1,195 @@
+"""Names: job ids, object names, queue names. The layout of the store is this file.
+
+All numbers in names are zero-padded, so that a listing can continue after the last name seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+
+MAX_JOB_ID = 63
+_HASH = 16
+
+
+def job_id(deployment: str, dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
+    """The id of one task instance's work: readable slug + hash, ``[a-z0-9-]``, at most 63 characters."""
+    identity = json.dumps([deployment, dag_id, run_id, task_id, map_index])
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:_HASH]
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{dag_id}-{task_id}".lower()).strip("-")
+    slug = slug[: MAX_JOB_ID - _HASH - 1].strip("-")
+    return f"{slug}-{digest}" if slug else digest
+
+
+@dataclass(frozen=True, order=True)
+class ChunkId:
+    """The name of a chunk, known before it runs: run, batch and number within the batch."""
+
+    run: int
+    batch: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.run:04d}-{self.batch:07d}-{self.number:05d}"
+
+    @classmethod
+    def parse(cls, text: str) -> ChunkId:
+        run, batch, number = text.split("-")
+        return cls(int(run), int(batch), int(number))
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One specification of a job, and the names of what it stores."""
+
+    job: str
+    number: int
+
+    @property
+    def prefix(self) -> str:
+        """What the Airflow side writes."""
+        return f"jobs/{self.job}/{self.number:06d}"
+
+    @property
+    def out(self) -> str:
+        """What agents write."""
+        return f"out/{self.job}/{self.number:06d}"
+
+    @property
+    def spec(self) -> str:
+        return f"{self.prefix}/spec.json"
+
+    def item_part(self, submission: str, part: int) -> str:
+        """Packed items; the submission's own folder, since an earlier one may have died half-way."""
+        return f"{self.prefix}/items/{submission}/{part:05d}"
+
+    def item_offsets(self, submission: str, part: int) -> str:
+        return f"{self.prefix}/items/{submission}/{part:05d}.offsets"
+
+    @property
+    def results(self) -> str:
+        return f"{self.out}/results"
+
+    def result(self, chunk: ChunkId) -> str:
+        return f"{self.results}/{chunk}"
+
+    def checkpoints(self, item: int) -> str:
+        return f"{self.out}/checkpoints/{item:09d}"
+
+    def checkpoint(self, item: int, attempt: int, instance: str) -> str:
+        return f"{self.checkpoints(item)}/{attempt:04d}-{instance}"
+
+    def log(self, instance: str, number: int) -> str:
+        return f"{self.logs(instance)}/{number:06d}"
+
+    def logs(self, instance: str) -> str:
+        return f"{self.out}/logs/{instance}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One Airflow try that drives a generation, and the names of what it stores."""
+
+    generation: Generation
+    number: int
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.generation.prefix}/runs/{self.number:04d}"
+
+    def _own(self, name: str) -> str:
+        return f"{self.prefix}/{name}"
+
+    @property
+    def run(self) -> str:
+        return self._own("run.json")
+
+    @property
+    def control(self) -> str:
+        return self._own("control.json")
+
+    @property
+    def cancel(self) -> str:
+        return self._own("cancel.json")
+
+    @property
+    def stop(self) -> str:
+        return self._own("stop.json")
+
+    @property
+    def index(self) -> str:
+        return self._own("index.bin")
+
+    @property
+    def outcome(self) -> str:
+        return self._own("outcome.json")
+
+    @property
+    def progress(self) -> str:
+        return self._own("progress.json")
+
+    @property
+    def batches(self) -> str:
+        return self._own("chunks")
+
+    def batch(self, number: int) -> str:
+        return f"{self.batches}/{number:07d}.json"
+
+    @property
+    def launches(self) -> str:
+        return self._own("launches")
+
+    def launch(self, number: int) -> str:
+        return f"{self.launches}/{number:05d}.json"
+
+    def launch_result(self, number: int) -> str:
+        return f"{self.launches}/{number:05d}.result.json"
+
+    @property
+    def losses(self) -> str:
+        return self._own("losses")
+
+    def loss(self, instance: str) -> str:
+        return f"{self.losses}/{instance}.json"
+
+    def history(self, number: int) -> str:
+        return self._own(f"history/{number:06d}.json")
+
+    @property
+    def agents(self) -> str:
+        return f"{self.generation.out}/agents/{self.number:04d}"
+
+    def report(self, instance: str) -> str:
+        return f"{self.agents}/{instance}.json"
+
+    def seal(self, instance: str, number: int) -> str:
+        return f"{self.agents}/{instance}-{number:06d}"
+
+    def queue(self, memory_class: int) -> str:
+        """Queue of one memory class; at most 80 characters, as SQS asks."""
+        return f"{self.generation.job}-{self.generation.number}-{self.number}-m{memory_class}"
+
+    @property
+    def tag(self) -> str:
+        """What marks this run's machines in a cloud."""
+        return f"{self.generation.job}/{self.generation.number}/{self.number}"
+
+
+def job_prefix(job: str) -> str:
+    return f"jobs/{job}"
+
+
+def owner(job: str) -> str:
+    """Names the deployment that owns the job id."""
+    return f"jobs/{job}/owner.json"
+
+
+def catalogue(dag_id: str, job: str) -> str:
+    """An entry for lists of jobs by DAG."""
+    return f"index/{re.sub(r'[^A-Za-z0-9_.-]+', '-', dag_id)}/{job}"
+
+
+def blob(sha256: str) -> str:
+    return f"blobs/{sha256}"
