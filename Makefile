@@ -1,0 +1,48 @@
+# Commands of the project. Each sets itself up on a machine that has only Python 3.10 to 3.13.
+
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+TESTS ?= tests
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+DEMO_HOME := $(CURDIR)/.demo
+
+# A virtual environment whose Python was removed or whose set-up was cut short is made anew.
+REMAKE := $(shell test -e $(STAMP) && $(BIN)/python -c '' 2>/dev/null || echo remake)
+
+.PHONY: demo test bench lint constraints clean $(REMAKE)
+
+test: lint
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: $(STAMP)
+	@AIRFLOW_HOME=$(DEMO_HOME) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python example_dags/demo.py
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks.bench
+
+$(STAMP): pyproject.toml $(CONSTRAINTS) $(REMAKE)
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; (3, 10) <= sys.version_info < (3, 14) or \
+		sys.exit(f"Python 3.10 to 3.13 is needed, this is {v}: name one with make PYTHON=/path/to/python3.x")'
+	$(if $(REMAKE),$(PYTHON) -m venv --clear $(VENV))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c $(CONSTRAINTS) -b $(CONSTRAINTS) -e . --group dev
+	@touch $@
+
+# Newest versions of everything, for all supported Pythons at once.
+constraints: $(STAMP)
+	printf '%s\n' hatchling editables 'apache-airflow<3.4' | $(COMPILE) -o constraints.txt
+	printf '%s\n' hatchling editables 'apache-airflow<3.2' | $(COMPILE) -o constraints-airflow-3.1.txt
+
+COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 \
+	--no-annotate --no-header --group dev pyproject.toml -
+
+clean:
+	rm -rf .venv* .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
