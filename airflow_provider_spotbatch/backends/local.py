@@ -1,0 +1,219 @@
+"""The local backend: several machines played by processes of this one, for trying out and for small jobs.
+
+Everything lies under one folder, the *root* (mode 0700)::
+
+    key            the signing key (mode 0600)
+    queue.sqlite   all queues
+    store/         the object store, unless the connection names another
+    machines/      one folder per machine, see local_fleet.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import platform
+import re
+import secrets
+import shutil
+import sys
+from typing import Any
+
+from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.backends.local_fleet import LocalFleet, agent_command, machine_folder
+from airflow_provider_spotbatch.backends.local_queue import LocalQueue
+from airflow_provider_spotbatch.backends.settings import Settings
+from airflow_provider_spotbatch.job.boot import Boot
+from airflow_provider_spotbatch.job.errors import InvalidInput
+from airflow_provider_spotbatch.job.keys import Run
+from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.resources import Resources
+
+LEASE_SECONDS = 30.0
+"""How long a chunk of a silent agent stays hidden from the others; agents extend it at a third of that."""
+
+INSTANCES = 2
+"""Machines that a run is spread over by default: losing one leaves another."""
+
+NOTICE_POLL_SECONDS = 0.25
+
+_GB = 2**30
+_ARCHITECTURES = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+class LocalBackend:
+    """See :class:`~airflow_provider_spotbatch.backends.base.Backend`.
+
+    Options of the connection: ``path``, the root (default ``$AIRFLOW_HOME/spotbatch``);
+    ``instances``, how many machines a run is spread over (default 2).
+    """
+
+    name = "local"
+    lease = LEASE_SECONDS
+    tick_seconds = 0.25
+
+    def __init__(self, settings: Settings) -> None:
+        if sys.platform != "linux":
+            raise InvalidInput(
+                f"the local backend needs Linux (it reads /proc), and this is {sys.platform}: "
+                "run Airflow in a container, or set up a connection to a cloud"
+            )
+        self.root = local_root(settings.options.get("path"))
+        self.store_uri = settings.store or f"file://{self.root}/store"
+        self.store_options: dict[str, Any] = settings.store_options
+        self.agent_command: list[str] = agent_command()
+        self._instances = _instances(settings)
+
+    def fleet(self, run: Run, boot: Boot) -> LocalFleet:
+        return LocalFleet(self.root, run, boot, self.agent_command)
+
+    def queue(self, run: Run, memory_class: int) -> LocalQueue:
+        return LocalQueue(_queue_file(self.root), run.queue(memory_class), self.lease)
+
+    def default_concurrency(self, resources: Resources, items: int) -> int:
+        return max(1, min(items, math.floor(_cores() / resources.cpus)))
+
+    async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
+        await asyncio.to_thread(_check_fits, resources, self.root)
+        slots = math.ceil(concurrency / min(self._instances, concurrency))
+        return [Offer(name="local", slots=slots, most=math.ceil(concurrency / slots))]
+
+    def boot_options(self) -> dict[str, Any]:
+        return {"path": self.root}
+
+    def continues_elsewhere(self) -> str | None:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot_id = file.read().strip()
+        return f"{boot_id} {os.readlink('/proc/self/ns/pid')} {self.store_uri}"
+
+
+class LocalMachine:
+    """One of the local backend's machines, as its agent sees it."""
+
+    def __init__(self, boot: Boot) -> None:
+        self._boot = boot
+        self._root = str(boot.backend_options["path"])
+
+    def queue(self, run: Run, memory_class: int) -> LocalQueue:
+        return LocalQueue(_queue_file(self._root), run.queue(memory_class), self._boot.lease)
+
+    def notices(self) -> LocalNotices:
+        return LocalNotices(os.path.join(machine_folder(self._root, self._boot.instance), "interrupt"))
+
+
+class LocalNotices:
+    """The notice is a file: made by hand, by a test, or by the machine when it receives SIGTERM."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    async def wait(self) -> str:
+        while not await asyncio.to_thread(os.path.exists, self._path):  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(NOTICE_POLL_SECONDS)
+        return "the machine was told that it will be taken back"
+
+
+def local_root(path: str | None) -> str:
+    """The root of the local backend: ``path`` from the connection, else ``$AIRFLOW_HOME/spotbatch``."""
+    if path:
+        return os.path.abspath(os.path.expanduser(path))
+    home = os.environ.get("AIRFLOW_HOME") or os.path.join("~", "airflow")
+    return os.path.abspath(os.path.join(os.path.expanduser(home), "spotbatch"))
+
+
+def local_key(path: str | None) -> bytes:
+    """The signing key under a root (see :func:`local_root`), made when first asked for: 32 bytes.
+
+    Raises InvalidInput if its file cannot be made or holds no key.
+    """
+    root = local_root(path)
+    name = os.path.join(root, "key")
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        if not os.path.exists(name):
+            _create_key(name)
+        with open(name) as file:
+            text = file.read().strip()
+    except OSError as error:
+        raise InvalidInput(
+            f"the local backend keeps its key in {name}: {error.strerror}. "
+            "Set 'path' of the connection to a folder that Airflow may write"
+        ) from error
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise InvalidInput(
+            f"{name} holds no key (64 hex digits): restore it, or remove it to have a new one made; "
+            "results signed with the old key cannot be read then"
+        )
+    return bytes.fromhex(text)
+
+
+def _create_key(name: str) -> None:
+    """Under its name only once it is whole; the first of several processes wins."""
+    draft = f"{name}.{secrets.token_hex(4)}"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(descriptor)
+        os.link(draft, name)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(draft)
+
+
+def _queue_file(root: str) -> str:
+    return os.path.join(root, "queue.sqlite")
+
+
+def _instances(settings: Settings) -> int:
+    asked = settings.options.get("instances", INSTANCES)
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+        raise InvalidInput(
+            f"'instances' of the connection {settings.conn_id!r} must be a whole number of at least 1, "
+            f"not {asked!r}"
+        )
+    return asked if settings.max_instances is None else min(asked, settings.max_instances)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _check_fits(resources: Resources, root: str) -> None:
+    """Raise InvalidInput unless this machine can run one such item."""
+    if resources.instance_types:
+        raise InvalidInput(
+            "item_resources.instance_types names machine types of a cloud; the local backend has only "
+            "this machine: leave it out, or use a connection to a cloud"
+        )
+    if resources.gpus or resources.gpu_memory_gb:
+        raise InvalidInput(
+            "item_resources asks for a GPU; the local backend has none to give: use a connection to a cloud"
+        )
+    own = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    if resources.architectures and own not in resources.architectures:
+        raise InvalidInput(
+            f"item_resources.architectures asks for {' or '.join(resources.architectures)}; "
+            f"this machine is {own}"
+        )
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GB
+    for argument, asked, has, unit in (
+        ("cpus", resources.cpus, _cores(), "CPUs"),
+        ("memory_gb", resources.memory_gb, memory, "GB of memory"),
+        ("disk_gb", resources.disk_gb, _free_disk(root) / _GB, "GB of free disk"),
+    ):
+        if asked > has:
+            raise InvalidInput(
+                f"one item asks for item_resources.{argument}={asked:g}; the local backend runs on this "
+                f"machine, which has {has:.4g} {unit}: ask for less, or use a connection to a cloud"
+            )
+
+
+def _free_disk(path: str) -> int:
+    """Bytes free where ``path`` is, or would be made."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return shutil.disk_usage(path).free

@@ -1,0 +1,265 @@
+"""The local backend's fleet: folders of machines, and the processes that play them.
+
+A machine's folder is made whole (``machine.json`` in it) by one rename, and stays as a tombstone
+when the machine has ended: a repeated launch finds it. A launch that died half-way is completed by
+the next one: whoever starts a machine that is on, or was, starts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import airflow_provider_spotbatch
+from airflow_provider_spotbatch.backends import local_machine
+from airflow_provider_spotbatch.job.boot import Boot
+from airflow_provider_spotbatch.job.errors import AccessDenied, NoCapacity, Refusal
+from airflow_provider_spotbatch.job.keys import Run
+from airflow_provider_spotbatch.job.launches import (
+    PENDING,
+    RUNNING,
+    TERMINATED,
+    Instance,
+    LaunchOutcome,
+    LaunchRecord,
+)
+
+START_SECONDS = 30.0
+"""Protects a tick from a machine that does not come up; it takes 50 ms on an idle one."""
+
+END_SECONDS = 3.0
+"""What a machine has to end by itself when told to, before its processes are killed from outside."""
+
+REMEMBERED_SECONDS = 24 * 3600.0
+"""How long the tombstone of an ended machine is kept: a launch is repeated for 30 min at most."""
+
+
+class LocalFleet:
+    """See :class:`~airflow_provider_spotbatch.backends.base.Fleet`. ``command`` starts the agent."""
+
+    visibility_bound = 0.0
+
+    def __init__(self, root: str, run: Run, boot: Boot, command: list[str]) -> None:
+        self._root = root
+        self._run = run
+        self._boot = replace(boot, python=boot.python or sys.executable)
+        self._command = command
+
+    async def launch(self, record: LaunchRecord) -> LaunchOutcome:
+        await asyncio.to_thread(_forget_old, self._root)
+        ids = [self._instance(record, ordinal) for ordinal in range(len(record.slots))]
+        answers = await asyncio.gather(
+            *(
+                asyncio.to_thread(self._start, instance, record, slots)
+                for instance, slots in zip(ids, record.slots, strict=True)
+            )
+        )
+        return LaunchOutcome(
+            instances=tuple(answer for answer in answers if isinstance(answer, Instance)),
+            refusals=tuple(answer for answer in answers if isinstance(answer, Refusal)),
+        )
+
+    async def describe(self) -> list[Instance]:
+        return await asyncio.to_thread(self._describe)
+
+    async def terminate(self, instances: Sequence[str]) -> None:
+        await asyncio.to_thread(_terminate, [machine_folder(self._root, instance) for instance in instances])
+
+    @property
+    def _prefix(self) -> str:
+        """What the names of all machines of the run begin with: the job by the hash its id ends with."""
+        generation = self._run.generation
+        return f"{generation.job[-16:].strip('-')}-{generation.number}-{self._run.number}-"
+
+    def _instance(self, record: LaunchRecord, ordinal: int) -> str:
+        token = hashlib.sha256(record.token.encode()).hexdigest()[:8]
+        return f"{self._prefix}{record.number}-{token}-{ordinal}"
+
+    def _start(self, instance: str, record: LaunchRecord, slots: int) -> Instance | Refusal:
+        """Make sure that the machine was started, once."""
+        folder = machine_folder(self._root, instance)
+        try:
+            if not os.path.exists(folder):
+                _make_folder(folder, record, slots)
+            if not (_has(folder, "pid") or _has(folder, "terminated")):
+                self._power_on(folder, instance, record, slots)
+        except PermissionError as error:
+            return AccessDenied(
+                f"no machine can be made in {folder}: {error.strerror}",
+                remedy="set 'path' of the connection to a folder that Airflow may write",
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return NoCapacity(
+                f"no machine can be started in {folder}: {_explain(error)}",
+                remedy="free disk, memory or process slots of this machine",
+            )
+        return _look(folder)
+
+    def _power_on(self, folder: str, instance: str, record: LaunchRecord, slots: int) -> None:
+        boot = self._boot.for_machine(
+            instance, record.number, slots, record.memory_class, os.path.join(folder, "disk")
+        )
+        orders = {
+            "instance": instance,
+            "folder": folder,
+            "command": self._command,
+            "boot": boot.to_text(),
+            "lifetime": boot.lifetime,
+            "grace": boot.grace,
+        }
+        # The instance is an argument for people who read ps; the orders hold a key, so they are none.
+        subprocess.run(
+            [sys.executable, "-I", "-S", local_machine.__file__, instance],
+            input=json.dumps(orders).encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env={**os.environ, local_machine.MARK: instance},
+            timeout=START_SECONDS,
+            check=True,
+        )
+
+    def _describe(self) -> list[Instance]:
+        machines = os.path.join(self._root, "machines")
+        try:
+            names = sorted(name for name in os.listdir(machines) if name.startswith(self._prefix))
+        except FileNotFoundError:
+            return []
+        return [_look(os.path.join(machines, name)) for name in names]
+
+
+def agent_command() -> list[str]:
+    """Start the agent with this interpreter, which finds the package where this process found it."""
+    home = str(Path(airflow_provider_spotbatch.__file__).parent.parent)
+    program = (
+        # Not the working folder, which "-c" puts first; our own last, so that it hides nothing.
+        f"import sys; sys.path[:] = [*filter(None, sys.path), {home!r}]; "
+        "import runpy; runpy.run_module('airflow_provider_spotbatch.agent', run_name='__main__')"
+    )
+    return [sys.executable, "-c", program]
+
+
+def machine_folder(root: str, instance: str) -> str:
+    """The folder of a machine. Raises ValueError for what is no instance's name."""
+    if not re.fullmatch(r"[a-z0-9-]+", instance):
+        raise ValueError(f"no machine of the local backend is named {instance!r}")
+    return os.path.join(root, "machines", instance)
+
+
+def _make_folder(folder: str, record: LaunchRecord, slots: int) -> None:
+    """Make the folder with its ``machine.json`` at once, or find that another did."""
+    parent, name = os.path.split(folder)
+    os.makedirs(os.path.dirname(parent), mode=0o700, exist_ok=True)
+    os.makedirs(parent, mode=0o700, exist_ok=True)
+    draft = os.path.join(parent, f".{name}-{secrets.token_hex(4)}")
+    os.mkdir(draft, 0o700)
+    try:
+        with open(os.path.join(draft, "machine.json"), "w") as file:
+            json.dump({"launch": record.number, "slots": slots}, file)
+        os.rename(draft, folder)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not os.path.exists(folder):
+            raise
+
+
+def _look(folder: str) -> Instance:
+    """The machine as it is now. One that was killed whole is given the end it could not have."""
+    state, end = RUNNING, {}
+    if not _has(folder, "pid") and not _has(folder, "terminated"):
+        state = PENDING
+    elif not local_machine.is_on(folder) and _ended(folder):
+        state, end = TERMINATED, _read(folder, "ended")
+    machine = _read(folder, "machine.json")
+    return Instance(
+        id=os.path.basename(folder),
+        launch=machine["launch"],
+        slots=machine["slots"],
+        state=state,
+        interrupted=end.get("interrupted", False),
+        reason=end.get("reason", ""),
+    )
+
+
+def _terminate(folders: list[str]) -> None:
+    """Tell all of them first, then see to each that does not obey."""
+    known = [folder for folder in folders if os.path.exists(folder)]
+    for folder in known:
+        Path(folder, "terminated").touch(mode=0o600)
+        for pid in _processes(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, local_machine.POWER_OFF)
+    deadline = time.monotonic() + END_SECONDS
+    for folder in known:
+        while local_machine.is_on(folder) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        _ended(folder)
+
+
+def _ended(folder: str) -> bool:
+    """Whether the machine is gone for good, having ended what it could not end itself."""
+    if _has(folder, "ended") and not local_machine.is_on(folder):
+        return True
+    instance = os.path.basename(folder)
+    deadline = time.monotonic() + END_SECONDS
+    while left := local_machine.processes_of(instance, _processes(folder)):
+        if time.monotonic() > deadline:
+            return False
+        local_machine.kill(left)
+        time.sleep(0.01)
+    if local_machine.is_on(folder):
+        return False
+    local_machine.bury(folder, "terminated" if _has(folder, "terminated") else "the machine was killed")
+    return True
+
+
+def _processes(folder: str) -> list[int]:
+    """Pids of the machine's own processes that still live; none if it is not of this pid namespace."""
+    if not _has(folder, "pid"):
+        return []
+    identity = _read(folder, "pid")
+    if identity["namespace"] != os.readlink("/proc/self/ns/pid"):
+        return []  # it reads ``terminated`` itself
+    return [pid for pid, started in identity["processes"] if local_machine.start_time(pid) == started]
+
+
+def _forget_old(root: str) -> None:
+    """Remove the tombstones of machines that ended long ago, and drafts that were never finished."""
+    machines = Path(root, "machines")
+    if not machines.exists():
+        return
+    before = time.time() - REMEMBERED_SECONDS
+    for folder in machines.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if folder.stat().st_mtime < before and not local_machine.is_on(str(folder)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has(folder: str, name: str) -> bool:
+    return os.path.exists(os.path.join(folder, name))
+
+
+def _read(folder: str, name: str) -> dict[str, Any]:
+    with open(os.path.join(folder, name)) as file:
+        content: dict[str, Any] = json.load(file)
+    return content
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = error.stderr.decode(errors="replace").split("\n")
+        return lines[-2] if len(lines) > 1 else f"exit code {error.returncode}"
+    return str(error)
