@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ def test_ranges_cover_exactly_the_items_and_never_touch(items: set[int]) -> None
     ranges = ranges_of(sorted(items))
 
     assert list(Chunk(ChunkId(1, 1, 1), ranges).items()) == sorted(items)
-    assert all(before[1] < after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+    assert all(before[1] < after[0] for before, after in pairwise(ranges))
 
 
 def test_a_message_reads_back() -> None:
