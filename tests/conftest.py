@@ -1,4 +1,4 @@
-"""Nothing that a test does may touch the person's own Airflow: its home is a folder of this run."""
+"""What all tests share: a home for Airflow that is this run's alone, and no deadline per example."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import shutil
 import tempfile
 
 import pytest
+from hypothesis import settings
+
+# pytest's own limit on a test is enough; a busy machine is no reason to fail an example.
+settings.register_profile("spotbatch", deadline=None)
+settings.load_profile("spotbatch")
 
 _HOME = tempfile.mkdtemp(prefix="spotbatch-tests-")
 
