@@ -118,6 +118,8 @@ class Backend(Protocol):
     """Pause between ticks while a job is young or nearly done."""
     store_uri: str
     store_options: dict[str, Any]
+    folder: str
+    """A folder on the Airflow side for what is built there, such as environments."""
 
     def fleet(self, run: Run, boot: Boot) -> Fleet:
         """The run's machines; each receives ``boot`` made its own."""

@@ -1,0 +1,94 @@
+"""The end of a run from outside: its machines are ended, its results stay."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+from airflow_provider_spotbatch.backends.base import Fleet
+from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
+from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
+from airflow_provider_spotbatch.job.errors import Refusal, Throttled
+from airflow_provider_spotbatch.job.keys import Run
+from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
+
+PAUSE_SECONDS = 0.5
+
+Say = Callable[[str], None]
+
+
+async def cancel(site: Site, run: Run, reason: str, say: Say, *, deadline: float = 90.0) -> bool:
+    """End the run's machines and see them gone, within ``deadline`` seconds; True once seen.
+
+    Harmless when repeated, and for a run that is over. Nothing can be launched for it afterwards.
+    """
+    body = {"format": 1, "reason": reason, "at": time.time()}
+    if await site.store.create(run.cancel, json.dumps(body).encode()):
+        say(f"cancelling run {run.tag}: {reason}")
+    spec, record = await read_spec(site, run.generation), await read_run(site, run)
+    if spec is None or record is None:
+        return True
+    await close_launches(site, run)
+    fleet = site.backend.fleet(run, await boot_for(site, run, spec, record))
+    return await end_machines(site, run, fleet, say, deadline=deadline)
+
+
+async def close_launches(site: Site, run: Run) -> None:
+    """Make the next launch name a closed one, so that no controller of the run can launch any more."""
+    for _ in range(1000):
+        entries = await site.store.list_objects(run.launches)
+        numbers = [int(entry.name.rsplit("/", 1)[1].split(".")[0]) for entry in entries]
+        last = max(numbers, default=0)
+        if last:
+            data = await site.store.read(run.launch(last))
+            if data is not None and LaunchRecord.from_bytes(data).closed:
+                return
+        closing = LaunchRecord(number=last + 1, closed=True, reason="the run was cancelled")
+        await site.store.create(run.launch(last + 1), closing.to_bytes())
+
+
+async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline: float) -> bool:
+    """Terminate until every machine is seen gone, and none that was asked for can still appear.
+
+    A launch record without an answer may belong to a controller that was stopped just before its
+    call: its machines can appear until its plan is too old, so its answer or that time is awaited.
+    """
+    began = time.monotonic()
+    told: set[str] = set()
+    empty_since: float | None = None
+    while True:
+        try:
+            left = [machine.id for machine in await fleet.describe() if machine.state != TERMINATED]
+            if left:
+                empty_since = None
+                if not told.issuperset(left):
+                    say(f"ending machines {', '.join(left)}")
+                    told.update(left)
+                await fleet.terminate(left)
+            elif await _all_answered(site, run) or time.monotonic() - began > PLAN_SECONDS:
+                empty_since = time.monotonic() if empty_since is None else empty_since
+                if time.monotonic() - empty_since >= fleet.visibility_bound:
+                    return True
+        except Throttled:
+            pass  # looked at again after the pause
+        except Refusal as refusal:
+            say(
+                f"ERROR: machines could not be ended and may cost money: "
+                f"{refusal.message} {refusal.remedy}".rstrip()
+            )
+        if time.monotonic() - began > deadline:
+            return False
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _all_answered(site: Site, run: Run) -> bool:
+    names = {entry.name for entry in await site.store.list_objects(run.launches)}
+    for name in sorted(names):
+        if name.endswith(".result.json") or name.replace(".json", ".result.json") in names:
+            continue
+        data = await site.store.read(name)
+        if data is not None and not LaunchRecord.from_bytes(data).closed:
+            return False
+    return True

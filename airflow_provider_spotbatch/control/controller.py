@@ -1,0 +1,173 @@
+"""The loop: look, decide, act. It keeps nothing that a new process could not read again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.control.act import Actor
+from airflow_provider_spotbatch.control.carry import carry_index
+from airflow_provider_spotbatch.control.decide import decide
+from airflow_provider_spotbatch.control.narrate import Narrator
+from airflow_provider_spotbatch.control.observe import Observer
+from airflow_provider_spotbatch.control.plan import Plan
+from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
+from airflow_provider_spotbatch.control.snapshot import Snapshot
+from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
+from airflow_provider_spotbatch.job.keys import Run
+from airflow_provider_spotbatch.job.run_record import RunRecord
+
+MEMORY_CLASSES = 8
+"""Doublings of memory that are tried at most: 256 times what was asked for."""
+
+HISTORY_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of the loop. ``over``: nothing is left to drive; ``pause``: seconds to the next;
+    ``stuck``: machines that could not be seen gone."""
+
+    over: bool
+    pause: float
+    stuck: tuple[str, ...] = ()
+
+
+class Controller:
+    """Drives one run. Several may drive the same run, and any may be killed at any point.
+
+    ``clock`` is monotonic, ``wall_clock`` in seconds since the epoch, ``random`` in [0, 1).
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        run: Run,
+        say: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self._site = site
+        self._run = run
+        self._say = say
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._random = random
+        self._observer: Observer | None = None
+        self._actor: Actor | None = None
+        self._narrator = Narrator(say)
+        self._history_at: float | None = None
+
+    @property
+    def observer(self) -> Observer:
+        assert self._observer is not None, "open() first"
+        return self._observer
+
+    async def open(self) -> Observer:
+        """Read what is fixed for the run: its specification, its policy, what an earlier run finished."""
+        if self._observer is not None:
+            return self._observer
+        site, run = self._site, self._run
+        spec = await read_spec(site, run.generation)
+        record = await read_run(site, run)
+        if spec is None or record is None:
+            raise SpotBatchError(
+                f"run {run.tag} is not in the store {site.store.uri}: "
+                "was it cleaned up while the task waited?"
+            )
+        fleet = site.backend.fleet(run, await boot_for(site, run, spec, record))
+        observer = Observer(
+            site,
+            run,
+            spec,
+            record,
+            fleet,
+            await offers_by_class(site, record),
+            self._clock,
+            self._random,
+            self._wall_clock,
+            spent_before=await _spent_before(site, run),
+        )
+        if record.previous is not None:
+            await carry_index(site, Run(run.generation, record.previous), observer.ledger)
+        self._actor = Actor(site, run, fleet, observer, self._clock, self._wall_clock, self._say)
+        self._observer = observer
+        return observer
+
+    async def tick(self) -> Turn:
+        """Look, decide, act, once."""
+        observer = await self.open()
+        assert self._actor is not None
+        seen = await observer.look()
+        decided_at = self._clock()
+        plan = await asyncio.to_thread(decide, seen)
+        failures = list(observer.failures)
+        observer.failures.clear()
+        self._narrator.tell(seen, failures)
+        carried_out = await self._actor.carry_out(plan, decided_at)
+        await self._keep_history(seen, plan)
+        if not carried_out:
+            return Turn(over=False, pause=seen.tick_seconds)
+        return Turn(plan.over, plan.pause, plan.stuck)
+
+    async def _keep_history(self, seen: Snapshot, plan: Plan) -> None:
+        """One object per minute at most, so that an incident can be replayed."""
+        if self._history_at is not None and seen.now - self._history_at < HISTORY_SECONDS:
+            return
+        self._history_at = seen.now
+        number = int(self._wall_clock() // HISTORY_SECONDS)
+        data = await asyncio.to_thread(_history_bytes, seen, plan)
+        await self._site.store.write(self._run.history(number), data)
+
+
+def _history_bytes(seen: Snapshot, plan: Plan) -> bytes:
+    actions = [{"action": type(action).__name__, **asdict(action)} for action in plan.actions]
+    body = {
+        "format": 1,
+        "snapshot": asdict(seen),
+        "plan": {"actions": actions, "pause": plan.pause, "over": plan.over, "stuck": plan.stuck},
+    }
+    return json.dumps(body, default=str).encode()
+
+
+async def offers_by_class(site: Site, record: RunRecord) -> dict[int, tuple[Offer, ...]]:
+    """The machines to be had for items of the asked memory, twice that, and so on while there are any."""
+    policy = record.policy
+    offers: dict[int, tuple[Offer, ...]] = {}
+    for memory_class in range(min(MEMORY_CLASSES, policy.item_retries) + 1):
+        try:
+            found = await site.backend.offers(
+                policy.resources.in_class(memory_class), policy, record.concurrency
+            )
+        except InvalidInput:
+            if memory_class == 0:
+                raise
+            break
+        offers[memory_class] = tuple(found)
+    return offers
+
+
+async def _spent_before(site: Site, run: Run) -> float:
+    """Dollars of earlier runs and of this one, as the controllers before this reckoned them."""
+    spent = 0.0
+    for number in range(1, run.number + 1):
+        data = await site.store.read(Run(run.generation, number).progress)
+        if data is not None:
+            spent = json.loads(data)["spent_usd"]  # each run's figure includes those before it
+    return spent
+
+
+async def drive(controller: Controller) -> Turn:
+    """Tick until the run is over. For the worker; a trigger ticks by itself."""
+    while True:
+        turn = await controller.tick()
+        if turn.over:
+            return turn
+        await asyncio.sleep(turn.pause)

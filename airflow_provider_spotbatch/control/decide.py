@@ -1,0 +1,525 @@
+"""The decision: a snapshot in, a plan out. No clock, no randomness, no I/O.
+
+Each rule below is one function that returns actions; the order in :func:`decide` is the order in
+which they are carried out: what is durable first, what ends machines before what starts them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from airflow_provider_spotbatch.control.plan import (
+    Action,
+    CloseChunk,
+    CloseLaunches,
+    Launch,
+    Plan,
+    RecordLoss,
+    RecordStop,
+    Send,
+    Terminate,
+    WriteControl,
+)
+from airflow_provider_spotbatch.control.sizing import chunk_sizes, items_at_most, seconds_ahead
+from airflow_provider_spotbatch.control.snapshot import LaunchView, Machine, Retry, Snapshot, Stop
+from airflow_provider_spotbatch.job.chunks import FRESH, RESEND, RETRY, Batch, Chunk, ranges_of
+from airflow_provider_spotbatch.job.keys import ChunkId
+from airflow_provider_spotbatch.job.launches import LaunchRecord
+from airflow_provider_spotbatch.job.policy import CHUNK_LOSSES, MAX_LOSSES
+
+PLAN_SECONDS = 60.0
+"""A plan older than this is not acted on, so that a controller that woke late does no harm."""
+
+LAUNCH_REPEAT_SECONDS = 1800.0
+"""A launch call is never repeated later than this after its record; its machines are then strays."""
+
+SILENT_LEASES = 3.0
+"""Leases without a new report after which a machine is ended and replaced: its work went back to the
+queue after one, so waiting longer costs only an idle slot, ending sooner a working machine."""
+
+BOOT_SECONDS = 600.0
+"""How long a machine may take from its launch to its first report."""
+
+ENDED_SECONDS = 30.0
+"""How long a machine may take from its agent's last report to being gone, before it is ended."""
+
+BOOT_FAILURES = 3
+"""Machines in a row that never worked before the job is stopped: the fourth would not either."""
+
+GONE_SECONDS = 900.0
+"""How long the end waits for machines to be seen gone before the job fails and names them."""
+
+CONTROL_SECONDS = 10.0
+"""Age at which ``control.json`` is rewritten though nothing changed: agents wait far longer."""
+
+YOUNG_SECONDS = 60.0
+"""For so long a run is ticked at the backend's shortest pause."""
+
+
+def decide(seen: Snapshot) -> Plan:
+    """What to do now, and when to look again."""
+    stop = seen.stop or _why_stop(seen)
+    actions: list[Action] = []
+    if stop is not None and seen.stop is None:
+        actions.append(RecordStop(stop, f"stopping the job: {stop.message}"))
+    if _finished(seen, stop):
+        return _wind_up(seen, actions)
+    actions += _losses(seen)
+    actions += _close_hopeless(seen)
+    actions += _end_machines(seen)
+    if seen.cancelled is None and stop is None:
+        actions += _complete_launches(seen)
+        actions += _launch(seen)
+        sends = list(_send(seen))
+        actions += sends
+        actions += _resend(seen, seen.next_batch + len(sends))
+    actions += _tell_agents(seen, draining=stop is not None)
+    return Plan(tuple(actions), _pause(seen))
+
+
+# --- when to stop -------------------------------------------------------------------------------
+
+
+def _why_stop(seen: Snapshot) -> Stop | None:
+    policy, counts = seen.policy, seen.counts
+    if counts.open == 0 or seen.cancelled is not None:
+        return None
+    for view in seen.launches:
+        for refusal in view.outcome.refusals if view.outcome else ():
+            if refusal.fatal:
+                cure = f" {refusal.remedy}" if refusal.remedy else ""
+                return Stop("refused", f"{refusal.message}.{cure}", retryable=False)
+    if (
+        policy.early_stop is not None
+        and seen.outcomes >= policy.early_stop
+        and seen.only_error is not None
+        and counts.ok == 0
+    ):
+        return Stop(
+            "early_stop",
+            f"the first {seen.outcomes} outcomes were all {seen.only_error} and no item succeeded: "
+            "the function seems broken, not the data (early_stop)",
+        )
+    allowed = policy.failures_allowed(counts.total)
+    if policy.on_item_error == "stop" and counts.failed > allowed:
+        return Stop(
+            "max_failures",
+            f"{counts.failed} items failed, more than max_failures allows ({allowed:g})",
+            drain=True,
+        )
+    if seen.run_age > policy.max_runtime:
+        waited = _refusal_text(seen)
+        return Stop(
+            "max_runtime",
+            f"max_runtime ({policy.max_runtime:g} s) is over with {counts.open} items to do{waited}",
+        )
+    if seen.budget_usd is not None and seen.spent_usd >= seen.budget_usd:
+        return Stop(
+            "budget",
+            f"the budget of ${seen.budget_usd:.2f} is spent (${seen.spent_usd:.2f} by our reckoning) "
+            f"with {counts.open} items to do",
+            retryable=False,
+        )
+    return _boot_failures(seen)
+
+
+def _refusal_text(seen: Snapshot) -> str:
+    last = max(seen.launches, key=lambda view: view.record.number, default=None)
+    if last is None or last.outcome is None or not last.outcome.refusals:
+        return ""
+    refusal = last.outcome.refusals[-1]
+    return f"; the last launch was refused: {refusal.message} {refusal.remedy}".rstrip()
+
+
+def _boot_failures(seen: Snapshot) -> Stop | None:
+    tried = sorted((m for m in seen.machines if m.ended or m.booted), key=lambda m: (m.launch, m.id))
+    failed: list[Machine] = []
+    for machine in reversed(tried):
+        if machine.booted or machine.interrupted:
+            break
+        failed.append(machine)
+    if len(failed) < BOOT_FAILURES:
+        return None
+    log = next((m.boot_log or m.reason for m in failed if m.boot_log or m.reason), "it left no log")
+    return Stop(
+        "boot", f"{len(failed)} machines in a row ended before they ran an item. The last said: {log}"
+    )
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+def _finished(seen: Snapshot, stop: Stop | None) -> bool:
+    """Whether nothing more is to be run: only machines are left to be ended."""
+    if seen.counts.open == 0 or seen.cancelled is not None:
+        return True
+    if stop is None:
+        return False
+    if not stop.drain:
+        return True
+    return not any(machine.held and not machine.ended for machine in seen.machines)
+
+
+def _wind_up(seen: Snapshot, actions: list[Action]) -> Plan:
+    """End every machine, close the launch log, and wait until all are seen gone."""
+    if not seen.closed:
+        actions.append(
+            CloseLaunches(
+                LaunchRecord(number=seen.next_launch, closed=True, reason="the run ends"),
+                "nothing more is to be launched",
+            )
+        )
+    left = tuple(m.id for m in seen.machines if not m.gone)
+    if left:
+        actions.append(Terminate(left, "all work is done" if seen.counts.open == 0 else "the run ends"))
+    unsettled = [view for view in seen.launches if not _settled(seen, view)]
+    if seen.closed and not left and not unsettled:
+        return Plan(tuple(actions), 0.0, over=True)
+    closing = next((view.age for view in seen.launches if view.record.closed), 0.0)
+    if closing > GONE_SECONDS:
+        return Plan(
+            tuple(actions),
+            0.0,
+            over=True,
+            stuck=left or tuple(f"launch {v.record.number}" for v in unsettled),
+        )
+    return Plan(tuple(actions), seen.tick_seconds)
+
+
+def _settled(seen: Snapshot, view: LaunchView) -> bool:
+    """Whether no machine of this record can appear any more."""
+    if view.record.closed:
+        return True
+    if view.outcome is not None:
+        return view.answer_age >= seen.visibility_bound
+    # Its call may still be made by a controller that was stopped in between: its plan dies first.
+    return view.age >= PLAN_SECONDS + seen.visibility_bound
+
+
+# --- machines and their losses ------------------------------------------------------------------
+
+
+def _losses(seen: Snapshot) -> Iterator[Action]:
+    for machine in seen.machines:
+        if machine.ended and machine.held and not machine.loss_recorded:
+            cause = "interrupted" if machine.interrupted else "lost"
+            yield RecordLoss(
+                machine.id,
+                cause,
+                machine.held,
+                f"machine {machine.id} was {cause} with {len(machine.held)} chunks in hand; they run again",
+            )
+
+
+def _close_hopeless(seen: Snapshot) -> Iterator[Action]:
+    for view in seen.open_chunks:
+        if view.held:
+            continue
+        if view.chunk.count > 1 and view.losses >= CHUNK_LOSSES:
+            yield CloseChunk(
+                view.chunk, f"chunk {view.chunk.id} was lost {view.losses} times: its items now travel singly"
+            )
+        elif view.chunk.count == 1 and view.item_losses >= MAX_LOSSES:
+            yield CloseChunk(
+                view.chunk,
+                f"item {view.chunk.ranges[0][0]} was lost or interrupted {view.item_losses} times: given up",
+            )
+
+
+def _end_machines(seen: Snapshot) -> Iterator[Action]:
+    silent_after = SILENT_LEASES * seen.lease
+    ages = {view.record.number: view.age for view in seen.launches}
+    for machine in seen.machines:
+        if machine.gone:
+            continue
+        if machine.launch not in ages:
+            yield Terminate((machine.id,), f"machine {machine.id} belongs to no launch of this run")
+        elif _is_stray(seen, machine):
+            yield Terminate((machine.id,), f"machine {machine.id} appeared too late after its launch")
+        elif machine.reported == "ended":
+            if machine.silent > ENDED_SECONDS:
+                yield Terminate((machine.id,), f"machine {machine.id} did not power off by itself")
+        elif machine.reported and machine.silent > silent_after:
+            yield Terminate(
+                (machine.id,),
+                f"machine {machine.id} has been silent for {machine.silent:.0f} s: ended, then replaced",
+            )
+        elif not machine.reported and machine.silent > BOOT_SECONDS:
+            yield Terminate((machine.id,), f"machine {machine.id} did not report within {BOOT_SECONDS:.0f} s")
+
+
+def _is_stray(seen: Snapshot, machine: Machine) -> bool:
+    """Whether it comes from a call that was repeated, or answered, too late to be counted on."""
+    view = next(view for view in seen.launches if view.record.number == machine.launch)
+    return view.outcome is None and view.age > LAUNCH_REPEAT_SECONDS
+
+
+# --- launching ----------------------------------------------------------------------------------
+
+
+def _complete_launches(seen: Snapshot) -> Iterator[Action]:
+    for view in seen.launches:
+        if view.record.closed or view.outcome is not None or view.age > LAUNCH_REPEAT_SECONDS:
+            continue
+        yield Launch(view.record, f"launch {view.record.number} has no answer yet: asked again", again=True)
+
+
+def counted_slots(seen: Snapshot, memory_class: int | None = None) -> int:
+    """Slots that may be in use or come into use: machines that have not ended, and unanswered records."""
+    machines = sum(m.slots for m in seen.machines if not m.ended and memory_class in (None, m.memory_class))
+    listed: dict[int, int] = {}
+    for machine in seen.machines:
+        listed[machine.launch] = listed.get(machine.launch, 0) + 1
+    unanswered = sum(
+        sum(view.record.slots[listed.get(view.record.number, 0) :])
+        for view in seen.launches
+        if view.outcome is None
+        and not view.record.closed
+        and view.age <= LAUNCH_REPEAT_SECONDS + seen.visibility_bound
+        and memory_class in (None, view.record.memory_class)
+    )
+    return machines + unanswered
+
+
+def _launch(seen: Snapshot) -> Iterator[Action]:
+    if seen.closed or any(view.outcome is None and not view.record.closed for view in seen.launches):
+        return  # one launch at a time: the next needs the answer of the last
+    if not _backoff_over(seen):
+        return
+    number = seen.next_launch
+    free = seen.concurrency - counted_slots(seen)
+    for memory_class in sorted(seen.offers):
+        missing = min(_wanted_slots(seen, memory_class) - counted_slots(seen, memory_class), free)
+        offers = seen.offers[memory_class]
+        if missing <= 0 or not offers:
+            continue
+        slots = _split_over_machines(seen, missing, memory_class)
+        if not slots:
+            continue
+        record = LaunchRecord(
+            number=number,
+            memory_class=memory_class,
+            slots=slots,
+            token=f"{seen.run}-{number}",
+            purchase=seen.policy.purchase,
+            request={**(offers[0].request or {}), "usd_per_hour": offers[0].usd_per_hour},
+            reason=_launch_reason(seen, memory_class, slots),
+        )
+        yield Launch(record, record.reason)
+        return  # the others in the next tick: a record's name depends on the one before
+
+
+def _wanted_slots(seen: Snapshot, memory_class: int) -> int:
+    """Slots that have something to do: those at work, and one per item that nobody holds."""
+    busy = sum(
+        min(len(m.held), m.slots) for m in seen.machines if m.memory_class == memory_class and not m.ended
+    )
+    unheld = seen.unsent.get(memory_class, 0) + sum(
+        view.chunk.count
+        for view in seen.open_chunks
+        if view.chunk.memory_class == memory_class and not view.held
+    )
+    return busy + unheld
+
+
+def _split_over_machines(seen: Snapshot, missing: int, memory_class: int) -> tuple[int, ...]:
+    """Slots of each machine to ask for: within the offer, the instance limit and the hourly limit."""
+    offer = seen.offers[memory_class][0]
+    alive = [machine for machine in seen.machines if not machine.ended]
+    most = offer.most - sum(1 for machine in alive if machine.memory_class == memory_class)
+    if seen.max_instances is not None:
+        most = min(most, seen.max_instances - len(alive))
+    if seen.max_usd_per_hour is not None and offer.usd_per_hour > 0:
+        burn = sum(machine.usd_per_hour for machine in alive)
+        most = min(most, math.floor((seen.max_usd_per_hour - burn) / offer.usd_per_hour))
+    slots: list[int] = []
+    while missing > 0 and len(slots) < most:
+        slots.append(min(offer.slots, missing))
+        missing -= slots[-1]
+    return tuple(slots)
+
+
+def _launch_reason(seen: Snapshot, memory_class: int, slots: tuple[int, ...]) -> str:
+    ended = sum(1 for machine in seen.machines if machine.ended)
+    why = f"{seen.counts.open} items to do"
+    if ended:
+        why += f", {ended} machines have ended"
+    more = f" with {2**memory_class} × the memory" if memory_class else ""
+    name = seen.offers[memory_class][0].name
+    return f"starting {len(slots)} {name} machine{'s'[: len(slots) != 1]}, {sum(slots)} slots{more}: {why}"
+
+
+def _backoff_over(seen: Snapshot) -> bool:
+    """After refusals the next launch waits: 5 s, doubled each time up to 5 min, with jitter."""
+    refused = 0
+    last: LaunchView | None = None
+    for view in sorted(seen.launches, key=lambda view: view.record.number, reverse=True):
+        if view.outcome is None or view.outcome.instances or not view.outcome.refusals:
+            break
+        last = last or view
+        refused += 1
+    if last is None:
+        return True
+    wait = min(300.0, 5.0 * 2.0 ** (refused - 1)) * (0.5 + seen.jitter)
+    return last.answer_age >= wait
+
+
+# --- sending ------------------------------------------------------------------------------------
+
+
+def _send(seen: Snapshot) -> Iterator[Action]:
+    """Retries that are due, then fresh items up to the high mark."""
+    number = seen.next_batch
+    by_class: dict[int, list[Retry]] = {}
+    for retry in seen.due:
+        by_class.setdefault(retry.memory_class, []).append(retry)
+    for memory_class, retries in sorted(by_class.items()):
+        chunks = tuple(_retry_chunks(seen, number, memory_class, retries))
+        yield Send(
+            Batch(number, RETRY, chunks),
+            memory_class,
+            f"{len(retries)} items run again, {len(chunks)} chunks",
+        )
+        number += 1
+    fresh = tuple(_fresh_chunks(seen, number))
+    if fresh:
+        items = sum(chunk.count for chunk in fresh)
+        yield Send(Batch(number, FRESH, fresh), 0, f"{items} items sent in {len(fresh)} chunks")
+
+
+def _retry_chunks(seen: Snapshot, batch: int, memory_class: int, retries: list[Retry]) -> Iterator[Chunk]:
+    groups: list[list[int]] = []
+    attempts: list[int] = []
+    most = _retry_size(seen)
+    for retry in sorted(retries, key=lambda retry: (retry.attempt, retry.item)):
+        fits = groups and attempts[-1] == retry.attempt and len(groups[-1]) < most and not retry.alone
+        if fits:
+            groups[-1].append(retry.item)
+        else:
+            groups.append([retry.item])
+            attempts.append(retry.attempt)
+    for place, (items, attempt) in enumerate(zip(groups, attempts, strict=True)):
+        yield Chunk(ChunkId(seen.run, batch, place), ranges_of(items), attempt, memory_class)
+
+
+def _retry_size(seen: Snapshot) -> int:
+    """Items of a retry chunk: one until the pace is known, then as for fresh ones."""
+    if not seen.pace.items:
+        return 1
+    sizes = chunk_sizes(
+        len(seen.due),
+        max(1, seen.concurrency),
+        seen.pace,
+        most=items_at_most(seen.pace, seen.item_bytes),
+        ahead_seconds=0.0,
+        seconds=0.0,
+        chunks=1,
+    )
+    return next(sizes, 1)
+
+
+def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
+    slots = max(1, min(seen.concurrency, seen.counts.open))
+    open_items = sum(view.chunk.count for view in seen.open_chunks)
+    if not seen.pace.items:
+        # Nothing is measured yet: single items, two for every slot, so that none waits for this loop.
+        sizes: Iterable[int] = [1] * min(seen.counts.waiting, max(0, 2 * slots - open_items))
+    else:
+        ahead = open_items * seen.pace.seconds / slots
+        low, high = seconds_ahead(seen.policy.poll_interval)
+        if ahead >= low and len(seen.open_chunks) >= 2 * slots:
+            return
+        sizes = chunk_sizes(
+            seen.counts.waiting,
+            slots,
+            seen.pace,
+            most=items_at_most(seen.pace, seen.item_bytes),
+            ahead_seconds=ahead,
+            seconds=(high - ahead) * slots,
+            chunks=2 * slots - len(seen.open_chunks),
+        )
+    yield from _cut(seen, batch, sizes)
+
+
+def _cut(seen: Snapshot, batch: int, sizes: Iterable[int]) -> Iterator[Chunk]:
+    """Chunks of these sizes from the fresh ranges, in item order."""
+    ranges = list(reversed(seen.fresh))
+    for place, size in enumerate(sizes):
+        taken: list[tuple[int, int]] = []
+        while size > 0 and ranges:
+            start, stop = ranges.pop()
+            end = min(stop, start + size)
+            taken.append((start, end))
+            size -= end - start
+            if end < stop:
+                ranges.append((end, stop))
+        if not taken:
+            return
+        yield Chunk(ChunkId(seen.run, batch, place), tuple(taken))
+
+
+def _resend(seen: Snapshot, number: int) -> Iterator[Action]:
+    """Messages that the queue lost: old enough, held by nobody, and an idle agent sees the queue empty."""
+    lost_by_class: dict[int, list[Chunk]] = {}
+    for view in seen.open_chunks:
+        if not view.held and view.sent_age > 2 * seen.lease and _seen_empty(seen, view.chunk.memory_class):
+            lost_by_class.setdefault(view.chunk.memory_class, []).append(view.chunk)
+    for memory_class, chunks in sorted(lost_by_class.items()):
+        yield Send(
+            Batch(number, RESEND, tuple(chunks)),
+            memory_class,
+            f"{len(chunks)} chunks seem lost by the queue: sent again",
+        )
+        number += 1
+
+
+def _seen_empty(seen: Snapshot, memory_class: int) -> bool:
+    return any(
+        m.memory_class == memory_class
+        and not m.ended
+        and m.reported == "running"
+        and m.empty_seconds is not None
+        and m.empty_seconds >= seen.lease
+        for m in seen.machines
+    )
+
+
+# --- agents, and when to look again -------------------------------------------------------------
+
+
+def _tell_agents(seen: Snapshot, *, draining: bool) -> Iterator[Action]:
+    if seen.control_age is not None and seen.control_age < CONTROL_SECONDS and not draining:
+        return
+    burn = sum(machine.usd_per_hour for machine in seen.machines if not machine.ended) / 3600
+    spend_for = None
+    if seen.budget_usd is not None and burn > 0:
+        spend_for = max(0.0, seen.budget_usd - seen.spent_usd) / burn
+    yield WriteControl(_report_every(seen), spend_for, draining, "control.json")
+
+
+def _report_every(seen: Snapshot) -> float:
+    """Seconds between reports: each is a storage request, so they stretch with the fleet up to 30 s."""
+    machines = sum(1 for machine in seen.machines if not machine.ended)
+    stretched = min(30.0, max(1.0, machines / 10))
+    if seen.run_age < YOUNG_SECONDS or _nearly_done(seen):
+        return max(seen.tick_seconds, min(stretched, 2.0))
+    return max(seen.tick_seconds, stretched)
+
+
+def _nearly_done(seen: Snapshot) -> bool:
+    slots = max(1, seen.concurrency)
+    return seen.counts.open * max(seen.pace.seconds, 1e-3) / slots < YOUNG_SECONDS
+
+
+def _pause(seen: Snapshot) -> float:
+    """Short while young, nearly done or winding up; else up to ``poll_interval``."""
+    pending = any(machine.reported == "" and not machine.ended for machine in seen.machines)
+    if seen.run_age < YOUNG_SECONDS or _nearly_done(seen) or seen.stop is not None:
+        return seen.tick_seconds
+    pause = min(seen.policy.poll_interval, max(seen.tick_seconds, seen.run_age / 20))
+    if pending:
+        pause = min(pause, max(seen.tick_seconds, 2.0))
+    if seen.next_due is not None:
+        pause = min(pause, max(seen.tick_seconds, seen.next_due))
+    return pause

@@ -1,0 +1,138 @@
+"""The task's log: how far the job is, which items failed and why, in words a person can use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
+from airflow_provider_spotbatch.control.snapshot import Snapshot
+
+FIRST_PAUSE = 2.0
+LONGEST_PAUSE = 60.0
+"""Progress lines come after 2 s, then ever more rarely, up to one a minute."""
+
+OUTPUT_LINES = 10
+
+
+class Narrator:
+    """Tells one run. ``say`` takes lines; what was told is not told again."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._next = 0.0
+        self._pause = FIRST_PAUSE
+        self._last = ""
+        self._told = 0
+        self._groups: Counter[str] = Counter()
+        self._groups_told: Counter[str] = Counter()
+        self._machines: dict[str, str] = {}
+
+    def tell(self, seen: Snapshot, failures: list[ToldFailure]) -> None:
+        """Say what is new since the last time."""
+        self._tell_machines(seen)
+        for failure in failures:
+            self._groups[failure.label] += 1
+            if self._told < TOLD_FAILURES:
+                self._told += 1
+                self._groups_told[failure.label] += 1
+                self._say(_in_full(failure, seen.policy.item_retries))
+        if seen.now >= self._next or seen.counts.open == 0:
+            self._progress(seen)
+
+    def _progress(self, seen: Snapshot) -> None:
+        line = progress_line(seen)
+        if line == self._last:
+            return
+        self._last = line
+        self._next = seen.now + self._pause
+        self._pause = min(LONGEST_PAUSE, self._pause * 1.5)
+        self._say(line)
+        for label, count in self._groups.most_common(10):
+            more = count - self._groups_told[label]
+            if more:
+                self._say(f"  {more} more failed attempts: {label}")
+                self._groups_told[label] = count
+
+    def _tell_machines(self, seen: Snapshot) -> None:
+        for machine in seen.machines:
+            state = "ended" if machine.ended else machine.reported or machine.state
+            if self._machines.get(machine.id) == state:
+                continue
+            self._machines[machine.id] = state
+            if state == "running":
+                self._say(f"machine {machine.id} is at work, {machine.slots} slots")
+            elif state == "ended":
+                why = machine.reason or ("interrupted" if machine.interrupted else "no reason known")
+                self._say(f"machine {machine.id} has ended: {why}")
+
+
+def progress_line(seen: Snapshot) -> str:
+    """Items by state, rate, time left, machines, and what is awaited."""
+    counts = seen.counts
+    running = sum(min(len(m.held), m.slots) for m in seen.machines if not m.ended)
+    running = min(running, counts.sent)
+    waiting = counts.open - running
+    done = f"{counts.ok + counts.failed:,} of {counts.total:,} items done ({counts.failed:,} failed)"
+    parts = [f"{done}, {running:,} running, {waiting:,} waiting"]
+    alive = [machine for machine in seen.machines if not machine.ended]
+    working = sum(machine.slots for machine in alive if machine.booted)
+    if seen.pace.items and working and counts.open:
+        rate = working / max(seen.pace.seconds, 1e-5)
+        parts.append(f"about {_rate(rate)}, {_duration(counts.open / rate)} left")
+    parts.append(f"{len(alive)} machines, {sum(machine.slots for machine in alive)} slots")
+    if seen.spent_usd > 0:
+        parts.append(f"${seen.spent_usd:.4f} so far")
+    awaited = _awaited(seen)
+    if awaited:
+        parts.append(awaited)
+    return " · ".join(parts)
+
+
+def _awaited(seen: Snapshot) -> str:
+    if not seen.counts.open:
+        return ""
+    booting = sum(1 for m in seen.machines if not m.ended and not m.booted)
+    if booting:
+        return f"waiting for {booting} machines to boot"
+    last = seen.launches[-1] if seen.launches else None
+    if last is not None and last.outcome is not None and last.outcome.refusals and not last.outcome.instances:
+        refusal = last.outcome.refusals[-1]
+        return f"waiting for machines: {refusal.message} {refusal.remedy}".rstrip()
+    if seen.next_due is not None and seen.counts.retrying == seen.counts.open:
+        return f"waiting {seen.next_due:.0f} s before failed items run again"
+    return ""
+
+
+def _in_full(told: ToldFailure, item_retries: int) -> str:
+    head = (
+        f"item {told.item} failed ({told.cause}, attempt {told.attempt} of {item_retries + 1}): {told.label}"
+    )
+    if told.failure is None:
+        return head
+    lines = [head]
+    if told.failure.traceback:
+        lines.append(told.failure.traceback.rstrip())
+    elif told.failure.message:
+        lines.append(told.failure.message)
+    tail = told.failure.output_tail.splitlines()[-OUTPUT_LINES:]
+    if tail:
+        lines.append("last lines of its output:")
+        lines += [f"  | {line}" for line in tail]
+    return "\n".join(lines)
+
+
+def _rate(per_second: float) -> str:
+    if per_second >= 1:
+        return f"{per_second:,.0f} items/s"
+    if per_second * 60 >= 1:
+        return f"{per_second * 60:,.0f} items/min"
+    return f"{per_second * 3600:,.1f} items/h"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,371 @@
+"""The look: what the store and the fleet say now, taken into the ledger and made a snapshot.
+
+A look costs a few listings, the reports that changed and one describe: it grows with the machines,
+not with the items. What was read once and cannot change is not read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_provider_spotbatch.backends.base import Fleet, Offer
+from airflow_provider_spotbatch.backends.store import StoredObject
+from airflow_provider_spotbatch.control.ledger import Ledger
+from airflow_provider_spotbatch.control.site import Site
+from airflow_provider_spotbatch.control.snapshot import LaunchView, Machine, OpenChunk, Snapshot, Stop
+from airflow_provider_spotbatch.job.chunks import Batch
+from airflow_provider_spotbatch.job.errors import Throttled
+from airflow_provider_spotbatch.job.keys import ChunkId, Run
+from airflow_provider_spotbatch.job.launches import Instance, LaunchOutcome, LaunchRecord
+from airflow_provider_spotbatch.job.outcome import (
+    FAILURE,
+    OK,
+    Failure,
+    ResultHead,
+    decode_head,
+    head_size,
+)
+from airflow_provider_spotbatch.job.report import EndedChunk, Report, seal_from_bytes
+from airflow_provider_spotbatch.job.run_record import RunRecord
+from airflow_provider_spotbatch.job.signing import Signer
+from airflow_provider_spotbatch.job.spec import Spec
+
+HEAD_GUESS = 64 * 1024
+"""First read of a result object: the head of most, in one request."""
+
+TOLD_FAILURES = 20
+"""Failures shown in full in the task's log; the others are counted by their error."""
+
+AT_ONCE = 32
+"""Result heads read at the same time."""
+
+
+@dataclass
+class _Reported:
+    """An instance's report as last read. ``since``: observer's time when its tag last changed."""
+
+    tag: str
+    since: float
+    report: Report | None = None
+    seals: int = 0
+
+
+@dataclass(frozen=True)
+class ToldFailure:
+    """One failed attempt, for the log."""
+
+    item: int
+    attempt: int
+    cause: str
+    label: str
+    failure: Failure | None
+
+
+@dataclass
+class Observer:
+    """Sees one run. ``clock``: monotonic seconds; ``random``: in [0, 1)."""
+
+    site: Site
+    run: Run
+    spec: Spec
+    record: RunRecord
+    fleet: Fleet
+    offers: dict[int, tuple[Offer, ...]]
+    clock: Callable[[], float]
+    random: Callable[[], float]
+    wall_clock: Callable[[], float]
+    spent_before: float = 0.0
+    """Dollars reckoned before this observer began: earlier runs, and this run by an earlier process."""
+    ledger: Ledger = field(init=False)
+    failures: deque[ToldFailure] = field(init=False, default_factory=deque)
+    """Failed attempts not yet told."""
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(
+            self.spec.items.count, self.record.policy, most_memory_class=max(self.offers, default=0)
+        )
+        self._signer: Signer = self.site.signer(self.run.generation)
+        self._last_batch: str | None = None
+        self._batches = 0
+        self._launch_seen: dict[int, tuple[LaunchRecord, float]] = {}
+        self._answers: dict[int, tuple[LaunchOutcome, float]] = {}
+        self._reports: dict[str, _Reported] = {}
+        self._losses: dict[str, tuple[str, ...]] = {}
+        self._described: dict[str, Instance] = {}
+        self._ever_listed: set[str] = set()
+        self._spent: dict[str, float] = {}
+        self._last_look: float | None = None
+        self._error_labels: set[str] = set()
+        self._told = 0
+        self._stop: Stop | None = None
+        self.control_at: float | None = None
+        self.age_at_start = max(0.0, self.wall_clock() - self.record.created)
+        self._began = self.clock()
+
+    async def look(self) -> Snapshot:
+        """Read what changed, and picture the run."""
+        store, run = self.site.store, self.run
+        (cancel, stop), described, launches, batches, reports, losses = await asyncio.gather(
+            asyncio.gather(store.read(run.cancel), store.read(run.stop)),
+            self._describe(),
+            store.list_objects(run.launches),
+            store.list_objects(run.batches, after=self._last_batch),
+            store.list_objects(run.agents),
+            store.list_objects(run.losses),
+        )
+        now = self.clock()
+        await self._take_launches(launches, now)
+        await self._take_batches(batches, now)
+        await self._take_reports(reports, now)
+        await self._take_losses(losses)
+        if described is not None:
+            self._described = {instance.id: instance for instance in described}
+            self._ever_listed.update(self._described)
+        if stop is not None and self._stop is None:
+            self._stop = Stop(**json.loads(stop)["stop"])
+        cancelled = json.loads(cancel)["reason"] if cancel is not None else None
+        return await asyncio.to_thread(self._picture, now, cancelled)
+
+    async def _describe(self) -> list[Instance] | None:
+        try:
+            return await self.fleet.describe()
+        except Throttled:
+            return None  # what was seen last still stands: nothing is concluded from not having looked
+
+    # --- launches ------------------------------------------------------------------------------
+
+    async def _take_launches(self, found: list[StoredObject], now: float) -> None:
+        for entry in found:
+            name = entry.name.rsplit("/", 1)[1]
+            number = int(name.split(".")[0])
+            known = self._answers if name.endswith(".result.json") else self._launch_seen
+            if number in known:
+                continue
+            data = await self.site.store.read(entry.name)
+            if data is None:
+                continue
+            if name.endswith(".result.json"):
+                self._answers[number] = LaunchOutcome.from_bytes(data), now
+            else:
+                self._launch_seen[number] = LaunchRecord.from_bytes(data), now
+
+    # --- batches, reports, losses -----------------------------------------------------------------
+
+    async def _take_batches(self, found: list[StoredObject], now: float) -> None:
+        for entry in found:
+            data = await self.site.store.read(entry.name)
+            if data is None:
+                continue
+            batch = await asyncio.to_thread(Batch.from_bytes, data)
+            self.ledger.sent(batch, now)
+            self._batches = batch.number
+            self._last_batch = entry.name
+
+    async def _take_reports(self, found: list[StoredObject], now: float) -> None:
+        changed: list[tuple[str, StoredObject]] = []
+        for entry in found:
+            if not entry.name.endswith(".json"):
+                continue
+            instance = entry.name.rsplit("/", 1)[1][: -len(".json")]
+            known = self._reports.get(instance)
+            if known is None or known.tag != entry.tag:
+                changed.append((instance, entry))
+        for instance, entry in changed:
+            data = await self.site.store.read(entry.name)
+            if data is None:
+                continue
+            report = await asyncio.to_thread(Report.from_bytes, data)
+            known = self._reports.setdefault(instance, _Reported("", now))
+            known.tag, known.since, known.report = entry.tag, now, report
+            await self._take_ended(report.ended, now)
+            while known.seals < report.sealed:
+                seal = await self.site.store.read(self.run.seal(instance, known.seals + 1))
+                if seal is None:
+                    break
+                known.seals += 1
+                await self._take_ended(await asyncio.to_thread(seal_from_bytes, seal), now)
+
+    async def _take_ended(self, ended: tuple[EndedChunk, ...], now: float) -> None:
+        """Chunks said to have ended: the results of those with failures, or found done, are read."""
+        to_read: list[EndedChunk] = []
+        for chunk in ended:
+            if not self.ledger.is_open(ChunkId.parse(chunk.chunk)):
+                continue
+            if chunk.failed or chunk.found:
+                to_read.append(chunk)
+            else:
+                self.ledger.ended_well(chunk)
+        for start in range(0, len(to_read), AT_ONCE):
+            some = to_read[start : start + AT_ONCE]
+            heads = await asyncio.gather(*(self.head(ChunkId.parse(chunk.chunk)) for chunk in some))
+            for chunk, head in zip(some, heads, strict=True):
+                if head is not None:
+                    await self.take_head(head, now, None if chunk.found else chunk)
+
+    async def head(self, chunk: ChunkId) -> ResultHead | None:
+        """The head of a chunk's result, or None if it has none (yet)."""
+        name = self.run.generation.result(chunk)
+        data = await self.site.store.read_range(name, 0, HEAD_GUESS)
+        if data is None:
+            return None
+        size = head_size(data)
+        if size > len(data):
+            data = await self.site.store.read_range(name, 0, size) or b""
+        return await asyncio.to_thread(decode_head, self._signer, chunk, data)
+
+    async def take_head(self, head: ResultHead, now: float, ended: EndedChunk | None = None) -> None:
+        """A result that was read: into the ledger, its failures to the log."""
+        if not self.ledger.is_open(head.chunk):
+            return
+        labels = head.details["preview_out"]
+        for ordinal, row in enumerate(head.rows):
+            if row.cause == OK:
+                self._error_labels.add("")
+                continue
+            label = str(labels[ordinal]) or row.cause
+            self._error_labels.add(f"{row.cause}: {label.split(':')[0]}" if row.cause == "error" else "")
+            failure = None
+            if self._told < TOLD_FAILURES and row.kind == FAILURE:
+                self._told += 1
+                failure = await self._failure(head, ordinal)
+            self.failures.append(ToldFailure(row.item, row.attempt, row.cause, label, failure))
+        self.ledger.ended_read(ended, head, now)
+
+    async def _failure(self, head: ResultHead, ordinal: int) -> Failure | None:
+        start, stop = head.span(ordinal)
+        data = await self.site.store.read_range(self.run.generation.result(head.chunk), start, stop)
+        return Failure.from_bytes(head.check(ordinal, data)) if data is not None else None
+
+    async def _take_losses(self, found: list[StoredObject]) -> None:
+        for entry in found:
+            instance = entry.name.rsplit("/", 1)[1][: -len(".json")]
+            if instance in self._losses:
+                continue
+            data = await self.site.store.read(entry.name)
+            if data is None:
+                continue
+            chunks = tuple(json.loads(data)["chunks"])
+            self._losses[instance] = chunks
+            for chunk in chunks:
+                self.ledger.lost(ChunkId.parse(chunk))
+
+    # --- the picture ---------------------------------------------------------------------------
+
+    def _picture(self, now: float, cancelled: str | None) -> Snapshot:
+        machines = self._machines(now)
+        self._reckon(machines, now)
+        ledger, settings = self.ledger, self.site.settings
+        held = {chunk for machine in machines if not machine.ended for chunk in machine.held}
+        counts = ledger.counts
+        return Snapshot(
+            now=now,
+            run=self.run.number,
+            run_age=self.age_at_start + now - self._began,
+            policy=self.record.policy,
+            concurrency=self.record.concurrency,
+            counts=counts,
+            fresh=ledger.fresh(counts.waiting),
+            due=ledger.due(now),
+            next_due=ledger.next_due(now),
+            open_chunks=tuple(
+                OpenChunk(chunk, now - at, str(chunk.id) in held, losses, item_losses)
+                for chunk, at, losses, item_losses in ledger.open_chunks()
+            ),
+            machines=machines,
+            launches=tuple(self._launches(now)),
+            closed=any(record.closed for record, _ in self._launch_seen.values()),
+            pace=ledger.pace,
+            offers=self.offers,
+            max_instances=settings.max_instances,
+            max_usd_per_hour=settings.max_usd_per_hour,
+            budget_usd=self._budget(),
+            spent_usd=self.spent_usd,
+            outcomes=ledger.outcomes,
+            only_error=self._only_error(),
+            cancelled=cancelled,
+            stop=self._stop,
+            next_batch=self._batches + 1,
+            next_launch=max(self._launch_seen, default=0) + 1,
+            item_bytes=sum(part.size for part in self.spec.items.parts) / max(1, self.spec.items.count),
+            unsent=ledger.unsent(),
+            lease=self.site.backend.lease,
+            visibility_bound=self.fleet.visibility_bound,
+            tick_seconds=self.site.backend.tick_seconds,
+            jitter=self.random(),
+            control_age=None if self.control_at is None else now - self.control_at,
+        )
+
+    def _budget(self) -> float | None:
+        wanted = (self.record.policy.budget_usd, self.site.settings.budget_usd)
+        return min((budget for budget in wanted if budget is not None), default=None)
+
+    def _only_error(self) -> str | None:
+        if len(self._error_labels) == 1:
+            return next(iter(self._error_labels)) or None
+        return None
+
+    def _launches(self, now: float) -> list[LaunchView]:
+        return [
+            LaunchView(
+                record,
+                self._answers[number][0] if number in self._answers else None,
+                now - seen,
+                now - self._answers[number][1] if number in self._answers else 0.0,
+            )
+            for number, (record, seen) in sorted(self._launch_seen.items())
+        ]
+
+    def _machines(self, now: float) -> tuple[Machine, ...]:
+        asked = {
+            instance.id: (instance, since)
+            for outcome, since in self._answers.values()
+            for instance in outcome.instances
+        }
+        ids = sorted(asked.keys() | self._described.keys())
+        return tuple(self._machine(name, asked.get(name), now) for name in ids)
+
+    def _machine(self, name: str, asked: tuple[Instance, float] | None, now: float) -> Machine:
+        described = self._described.get(name)
+        known = described or (asked[0] if asked else None)
+        assert known is not None
+        answered = asked[1] if asked else self._launch_seen.get(known.launch, (None, now))[1]
+        reported = self._reports.get(name)
+        report = reported.report if reported else None
+        record = self._launch_seen.get(known.launch)
+        due = name in self._ever_listed or now - answered > self.fleet.visibility_bound
+        return Machine(
+            id=name,
+            launch=known.launch,
+            memory_class=record[0].memory_class if record else 0,
+            slots=known.slots,
+            state=described.state if described else "missing",
+            reported=report.state if report else "",
+            reason=(report.reason if report else "") or known.reason,
+            silent=now - (reported.since if reported else answered),
+            held=report.held if report else (),
+            empty_seconds=report.empty_seconds if report else None,
+            interrupted=(described.interrupted if described else False)
+            or (report.interrupted if report else False),
+            due=due,
+            loss_recorded=name in self._losses,
+            boot_log=report.boot_log if report else "",
+            usd_per_hour=known.usd_per_hour,
+        )
+
+    def _reckon(self, machines: tuple[Machine, ...], now: float) -> None:
+        """Add what the machines cost since the last look: price at launch × time."""
+        passed = now - self._last_look if self._last_look is not None else 0.0
+        self._last_look = now
+        for machine in machines:
+            if not machine.gone:
+                self._spent[machine.id] = (
+                    self._spent.get(machine.id, 0.0) + machine.usd_per_hour * passed / 3600
+                )
+
+    @property
+    def spent_usd(self) -> float:
+        return self.spent_before + sum(self._spent.values())
