@@ -186,9 +186,14 @@ def _first_line(error: BaseException) -> str:
 
 def open_store(uri: str, options: dict[str, Any] | None = None, *, seconds: float = REQUEST_SECONDS) -> Store:
     """Open a store by URI: ``file:///…`` (made with mode 0700 if missing), ``s3://bucket/prefix``,
-    ``gs://bucket/prefix``. ``options`` are obstore's settings of that store (region, endpoint …)."""
+    ``gs://bucket/prefix``, ``memory://cloud`` (of a simulated cloud in this process). ``options`` are
+    obstore's settings of that store (region, endpoint …)."""
     from obstore.store import LocalStore, from_url
 
+    if uri.startswith("memory://"):
+        from airflow_provider_spotbatch.backends.memory import MemoryCloud
+
+        return MemoryCloud.named(uri[len("memory://") :]).store
     if uri.startswith("file://"):
         path = uri[len("file://") :]
         if not os.path.isabs(path):

@@ -1,0 +1,89 @@
+"""The simulated cloud's object store: the verbs of :class:`Store`, with the cloud's time and faults."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
+
+from airflow_provider_spotbatch.backends.store import Store, StoredObject
+from airflow_provider_spotbatch.job.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from airflow_provider_spotbatch.backends.memory import MemoryCloud
+
+
+class MemoryStore(Store):
+    """Objects in a dictionary. Not obstore's own memory store: that one has its times from the
+    system's clock and answers from another thread, so no simulation over it would repeat itself."""
+
+    def __init__(self, cloud: MemoryCloud) -> None:
+        self.uri = f"memory://{cloud.name}"
+        self._cloud = cloud
+        self._objects: dict[str, tuple[bytes, StoredObject]] = {}
+        self._names: list[str] = []
+        self._writes = 0
+
+    async def create(self, name: str, data: bytes) -> bool:
+        await self._request("write", name)
+        fresh = name not in self._objects
+        if fresh:
+            self._put(name, data)
+        await self._answer("write", name)
+        return fresh and not self._cloud.happens("own_create")
+
+    async def write(self, name: str, data: bytes) -> None:
+        await self._request("write", name)
+        self._put(name, data)
+        await self._answer("write", name)
+
+    async def read(self, name: str) -> bytes | None:
+        await self._request("read", name)
+        data = self._objects[name][0] if name in self._objects else None
+        await self._answer("read", name)
+        return data
+
+    async def read_range(self, name: str, start: int, stop: int) -> bytes | None:
+        data = await self.read(name)
+        return None if data is None else data[start : max(start, stop)]
+
+    async def exists(self, name: str) -> bool:
+        await self._request("look at", name)
+        found = name in self._objects
+        await self._answer("look at", name)
+        return found
+
+    async def list_objects(self, prefix: str, after: str | None = None) -> list[StoredObject]:
+        await self._request("list", prefix)
+        folder = prefix.rstrip("/") + "/" if prefix else ""
+        first = bisect_left(self._names, folder) if after is None else bisect_right(self._names, after)
+        names = takewhile(lambda name: name.startswith(folder), islice(self._names, first, None))
+        found = [self._objects[name][1] for name in names]
+        await self._answer("list", prefix)
+        return found
+
+    async def delete(self, names: list[str]) -> None:
+        for name in names:
+            await self._request("delete", name)
+            if self._objects.pop(name, None):
+                self._names.remove(name)
+            await self._answer("delete", name)
+
+    def _put(self, name: str, data: bytes) -> None:
+        if name not in self._objects:
+            insort(self._names, name)
+        self._writes += 1
+        entry = StoredObject(name, len(data), str(self._writes), self._cloud.clock.now())
+        self._objects[name] = (bytes(data), entry)
+
+    async def _request(self, verb: str, name: str) -> None:
+        await self._cloud.travel()
+        self._maybe_fail(verb, name)
+
+    async def _answer(self, verb: str, name: str) -> None:
+        await self._cloud.travel()
+        self._maybe_fail(verb, name)
+
+    def _maybe_fail(self, verb: str, name: str) -> None:
+        if self._cloud.happens("fail_request"):
+            raise StoreUnavailable(f"could not {verb} {name} in {self.uri}: simulated fault")
