@@ -118,7 +118,7 @@ class Backend(Protocol):
     """Pause between ticks while a job is young or nearly done."""
     store_uri: str
     store_options: dict[str, Any]
-    folder: str
+    root: str
     """A folder on the Airflow side for what is built there, such as environments."""
 
     def fleet(self, run: Run, boot: Boot) -> Fleet:

@@ -79,7 +79,7 @@ async def boot_for(site: Site, run: Run, spec: Spec, record: RunRecord) -> Boot:
         run=run.number,
         key=site.generation_key(run.generation).hex(),
         memory_mb=record.policy.resources.memory_gb * 1024,
-        python=await local_interpreter(spec.environment, site.backend.folder),
+        python=await local_interpreter(spec.environment, site.backend.root),
         lifetime=max(60.0, left),
         idle_timeout=settings.idle_timeout,
         orphan_after=settings.orphan_after,

@@ -1,0 +1,512 @@
+"""The decision, rule by rule: a snapshot in, a plan out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.control.decide import (
+    BOOT_SECONDS,
+    ENDED_SECONDS,
+    GONE_SECONDS,
+    LAUNCH_REPEAT_SECONDS,
+    PLAN_SECONDS,
+    counted_slots,
+    decide,
+)
+from airflow_provider_spotbatch.control.plan import (
+    CloseChunk,
+    CloseLaunches,
+    Launch,
+    Plan,
+    RecordLoss,
+    RecordStop,
+    Send,
+    Terminate,
+    WriteControl,
+)
+from airflow_provider_spotbatch.control.snapshot import (
+    Counts,
+    LaunchView,
+    Machine,
+    OpenChunk,
+    Pace,
+    Retry,
+    Snapshot,
+)
+from airflow_provider_spotbatch.job.chunks import FRESH, RESEND, RETRY, Chunk
+from airflow_provider_spotbatch.job.errors import AccessDenied, NoCapacity, QuotaExceeded
+from airflow_provider_spotbatch.job.keys import ChunkId
+from airflow_provider_spotbatch.job.launches import Instance, LaunchOutcome, LaunchRecord
+from airflow_provider_spotbatch.job.policy import CHUNK_LOSSES, MAX_LOSSES, Policy
+
+OFFER = Offer(name="small", slots=2)
+
+
+def seen(**changes: Any) -> Snapshot:
+    """A young run of 10 items, 4 slots, nothing launched or sent yet."""
+    base = Snapshot(
+        now=100.0,
+        run=1,
+        run_age=1.0,
+        policy=Policy(),
+        concurrency=4,
+        counts=Counts(total=10, waiting=10, sent=0, retrying=0, ok=0, failed=0),
+        fresh=((0, 10),),
+        offers={0: (OFFER,)},
+        unsent={0: 10},
+        control_age=0.0,
+    )
+    return replace(base, **changes)
+
+
+def machine(name: str = "m1", **changes: Any) -> Machine:
+    base = Machine(id=name, launch=1, memory_class=0, slots=2, state="running", reported="running")
+    return replace(base, **changes)
+
+
+def answered(number: int = 1, slots: tuple[int, ...] = (2, 2), **changes: Any) -> LaunchView:
+    instances = tuple(Instance(f"m{i}", number, "running", n) for i, n in enumerate(slots, 1))
+    view = LaunchView(LaunchRecord(number, slots=slots), LaunchOutcome(instances), age=5.0, answer_age=5.0)
+    return replace(view, **changes)
+
+
+def open_chunk(number: int = 0, ranges: tuple[tuple[int, int], ...] = ((0, 1),), **changes: Any) -> OpenChunk:
+    base = OpenChunk(Chunk(ChunkId(1, 1, number), ranges), sent_age=1.0, held=False, losses=0, item_losses=0)
+    return replace(base, **changes)
+
+
+def of(plan: Plan, kind: type) -> list[Any]:
+    return [action for action in plan.actions if isinstance(action, kind)]
+
+
+# --- launching ----------------------------------------------------------------------------------
+
+
+def test_machines_are_asked_for_up_to_the_concurrency() -> None:
+    (launch,) = of(decide(seen()), Launch)
+    assert launch.record.slots == (2, 2)
+    assert not launch.again
+
+
+def test_the_last_machine_gets_only_the_slots_that_are_left() -> None:
+    (launch,) = of(decide(seen(concurrency=3)), Launch)
+    assert launch.record.slots == (2, 1)
+
+
+def test_no_more_slots_than_items() -> None:
+    few = seen(counts=Counts(1, 1, 0, 0, 0, 0), fresh=((0, 1),), unsent={0: 1})
+    (launch,) = of(decide(few), Launch)
+    assert launch.record.slots == (1,)
+
+
+def test_nothing_is_launched_while_a_launch_has_no_answer() -> None:
+    pending = LaunchView(LaunchRecord(1, slots=(2,)), None, age=5.0)
+    plan = decide(seen(launches=(pending,)))
+    assert [launch.again for launch in of(plan, Launch)] == [True]
+
+
+def test_slots_of_an_unanswered_record_are_counted_until_its_machines_are_listed() -> None:
+    pending = LaunchView(LaunchRecord(1, slots=(2, 2)), None, age=5.0)
+    assert counted_slots(seen(launches=(pending,))) == 4
+    assert counted_slots(seen(launches=(pending,), machines=(machine("m1"),))) == 4
+
+
+def test_a_launch_is_never_asked_again_after_its_time() -> None:
+    old = LaunchView(LaunchRecord(1, slots=(2, 2)), None, age=LAUNCH_REPEAT_SECONDS + 1)
+    assert not [launch for launch in of(decide(seen(launches=(old,))), Launch) if launch.again]
+
+
+def test_a_machine_that_appears_after_that_is_ended() -> None:
+    old = LaunchView(LaunchRecord(1, slots=(2,)), None, age=LAUNCH_REPEAT_SECONDS + 1)
+    plan = decide(seen(launches=(old,), machines=(machine(),)))
+    assert of(plan, Terminate)[0].instances == ("m1",)
+
+
+def test_an_ended_machine_is_replaced_while_there_is_work() -> None:
+    both = seen(
+        launches=(answered(),),
+        machines=(machine("m1", state="terminated"), machine("m2", held=("1-1-0", "1-1-1"))),
+    )
+    (launch,) = of(decide(both), Launch)
+    assert launch.record.slots == (2,)
+
+
+def test_a_silent_machine_keeps_its_slots_until_it_is_gone() -> None:
+    silent = seen(launches=(answered(slots=(2, 2)),), machines=(machine("m1", silent=1000.0), machine("m2")))
+    plan = decide(silent)
+    assert of(plan, Terminate)[0].instances == ("m1",)
+    assert not of(plan, Launch)
+
+
+def test_a_missing_machine_counts_until_it_is_due() -> None:
+    missing = machine("m1", state="missing", reported="", due=False)
+    assert counted_slots(seen(machines=(missing,))) == 2
+    assert counted_slots(seen(machines=(replace(missing, due=True),))) == 0
+
+
+def test_the_instance_limit_of_the_connection_holds() -> None:
+    (launch,) = of(decide(seen(max_instances=1)), Launch)
+    assert launch.record.slots == (2,)
+
+
+def test_the_hourly_limit_of_the_connection_holds() -> None:
+    dear = Offer(name="dear", slots=2, usd_per_hour=1.0)
+    (launch,) = of(decide(seen(offers={0: (dear,)}, max_usd_per_hour=1.5)), Launch)
+    assert launch.record.slots == (2,)
+
+
+def test_refusals_back_off_and_then_try_again() -> None:
+    refused = LaunchView(LaunchRecord(1, slots=(2,)), LaunchOutcome(refusals=(NoCapacity("none"),)), 9.0, 2.0)
+    assert not of(decide(seen(launches=(refused,))), Launch)
+    assert of(decide(seen(launches=(replace(refused, answer_age=60.0),))), Launch)
+
+
+def test_more_refusals_wait_longer() -> None:
+    refusal = LaunchOutcome(refusals=(NoCapacity("none"),))
+    views = tuple(LaunchView(LaunchRecord(n, slots=(2,)), refusal, 99.0, 60.0) for n in range(1, 7))
+    assert not of(decide(seen(launches=views, next_launch=7)), Launch)
+
+
+def test_a_memory_class_has_launches_of_its_own() -> None:
+    heavy = seen(
+        counts=Counts(10, 0, 9, 1, 0, 0),
+        fresh=(),
+        unsent={1: 1},
+        due=(Retry(3, 2, 1),),
+        offers={0: (OFFER,), 1: (OFFER,)},
+        concurrency=5,
+        launches=(answered(),),
+        machines=(machine("m1", held=("a", "b")), machine("m2", held=("c", "d"))),
+    )
+    plan = decide(heavy)
+    assert of(plan, Launch)[0].record.memory_class == 1
+    assert of(plan, Send)[0].memory_class == 1
+
+
+# --- sending ------------------------------------------------------------------------------------
+
+
+def test_single_items_first_two_for_every_slot() -> None:
+    (send,) = of(decide(seen()), Send)
+    assert send.batch.kind == FRESH
+    assert [chunk.count for chunk in send.batch.chunks] == [1] * 8
+    assert [item for chunk in send.batch.chunks for item in chunk.items()] == list(range(8))
+
+
+def test_nothing_more_is_sent_unmeasured_while_enough_is_open() -> None:
+    sent = tuple(open_chunk(n, ((n, n + 1),)) for n in range(8))
+    assert not of(decide(seen(open_chunks=sent, fresh=((8, 10),))), Send)
+
+
+def test_measured_items_travel_in_chunks_that_shrink_to_the_end() -> None:
+    many = seen(
+        counts=Counts(100_000, 100_000, 0, 0, 0, 0),
+        fresh=((0, 100_000),),
+        unsent={0: 100_000},
+        pace=Pace(items=8, seconds=0.001, size=10.0, busy_seconds=0.008),
+    )
+    (send,) = of(decide(many), Send)
+    sizes = [chunk.count for chunk in send.batch.chunks]
+    assert sum(sizes) == 100_000
+    assert sizes[0] > 1000
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_long_items_travel_singly_and_not_all_at_once() -> None:
+    long = seen(
+        counts=Counts(1000, 1000, 0, 0, 0, 0),
+        fresh=((0, 1000),),
+        unsent={0: 1000},
+        pace=Pace(items=4, seconds=3600.0, size=10.0, busy_seconds=4 * 3600.0),
+    )
+    (send,) = of(decide(long), Send)
+    assert [chunk.count for chunk in send.batch.chunks] == [1] * 8
+
+
+def test_large_results_bound_the_chunk() -> None:
+    large = seen(
+        counts=Counts(1000, 1000, 0, 0, 0, 0),
+        fresh=((0, 1000),),
+        unsent={0: 1000},
+        pace=Pace(items=4, seconds=0.01, size=50e6, busy_seconds=0.04),
+    )
+    (send,) = of(decide(large), Send)
+    assert {chunk.count for chunk in send.batch.chunks} == {1}
+
+
+def test_retries_are_new_chunks_by_attempt_and_class() -> None:
+    due = (Retry(1, 2, 0), Retry(2, 2, 0), Retry(3, 3, 0), Retry(4, 2, 1))
+    plan = decide(
+        seen(
+            due=due,
+            fresh=(),
+            counts=Counts(10, 0, 6, 4, 0, 0),
+            pace=Pace(8, 0.01, 1.0, 0.08),
+            offers={0: (OFFER,), 1: (OFFER,)},
+        )
+    )
+    sends = of(plan, Send)
+    assert [(send.memory_class, send.batch.kind, send.batch.number) for send in sends] == [
+        (0, RETRY, 1),
+        (1, RETRY, 2),
+    ]
+    assert {chunk.attempt for chunk in sends[0].batch.chunks} == {2, 3}
+    assert all(len({chunk.attempt}) == 1 for chunk in sends[0].batch.chunks)
+
+
+def test_items_of_a_lost_chunk_travel_alone() -> None:
+    due = tuple(Retry(n, 1, 0, alone=True) for n in range(3))
+    plan = decide(seen(due=due, fresh=(), counts=Counts(10, 0, 7, 3, 0, 0), pace=Pace(8, 0.01, 1.0, 0.08)))
+    (send,) = of(plan, Send)
+    assert [chunk.count for chunk in send.batch.chunks] == [1, 1, 1]
+
+
+def test_a_lost_message_is_sent_again_only_where_an_idle_agent_saw_the_queue_empty() -> None:
+    lost = seen(
+        fresh=(),
+        counts=Counts(10, 0, 1, 0, 9, 0),
+        open_chunks=(open_chunk(sent_age=61.0),),
+        launches=(answered(),),
+        machines=(machine(),),
+    )
+    assert not of(decide(lost), Send)
+    idle = replace(lost, machines=(machine(empty_seconds=31.0),))
+    (send,) = of(decide(idle), Send)
+    assert send.batch.kind == RESEND
+    assert send.batch.chunks == (lost.open_chunks[0].chunk,)
+
+
+@pytest.mark.parametrize("change", [{"sent_age": 59.0}, {"held": True}])
+def test_a_young_or_held_chunk_is_not_lost(change: dict[str, Any]) -> None:
+    plan = decide(
+        seen(
+            fresh=(),
+            counts=Counts(10, 0, 1, 0, 9, 0),
+            open_chunks=(open_chunk(**{"sent_age": 61.0, **change}),),
+            launches=(answered(),),
+            machines=(machine(empty_seconds=31.0),),
+        )
+    )
+    assert not of(plan, Send)
+
+
+# --- machines, losses ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "reported", "interrupted", "cause"),
+    [
+        ("terminated", "running", False, "lost"),
+        ("terminated", "running", True, "interrupted"),
+        ("running", "ended", True, "interrupted"),
+        ("missing", "running", False, "lost"),
+    ],
+)
+def test_a_machine_that_ended_with_work_in_hand_is_a_loss(
+    state: str, reported: str, interrupted: bool, cause: str
+) -> None:
+    gone = machine(state=state, reported=reported, interrupted=interrupted, held=("c",))
+    (loss,) = of(decide(seen(launches=(answered(),), machines=(gone,))), RecordLoss)
+    assert (loss.instance, loss.cause, loss.chunks) == ("m1", cause, ("c",))
+
+
+def test_a_loss_is_recorded_once() -> None:
+    gone = machine(state="terminated", held=("c",), loss_recorded=True)
+    assert not of(decide(seen(launches=(answered(),), machines=(gone,))), RecordLoss)
+
+
+def test_a_chunk_of_many_lost_three_times_is_closed() -> None:
+    often = open_chunk(ranges=((0, 5),), losses=CHUNK_LOSSES)
+    assert of(decide(seen(open_chunks=(often,))), CloseChunk)
+    assert not of(decide(seen(open_chunks=(replace(often, losses=CHUNK_LOSSES - 1),))), CloseChunk)
+
+
+def test_a_single_item_is_given_up_after_its_limit_of_losses() -> None:
+    often = open_chunk(losses=MAX_LOSSES, item_losses=MAX_LOSSES)
+    assert of(decide(seen(open_chunks=(often,))), CloseChunk)
+    assert not of(decide(seen(open_chunks=(replace(often, item_losses=MAX_LOSSES - 1),))), CloseChunk)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reported": "running", "silent": 91.0},
+        {"reported": "", "silent": BOOT_SECONDS + 1},
+        {"reported": "ended", "silent": ENDED_SECONDS + 1},
+    ],
+)
+def test_machines_that_should_have_spoken_or_ended_are_ended(change: dict[str, Any]) -> None:
+    plan = decide(seen(launches=(answered(),), machines=(machine(**change),)))
+    assert of(plan, Terminate)[0].instances == ("m1",)
+
+
+def test_a_machine_of_no_launch_is_ended() -> None:
+    assert of(decide(seen(machines=(machine(launch=9),))), Terminate)[0].instances == ("m1",)
+
+
+# --- stopping -----------------------------------------------------------------------------------
+
+
+def stop_kind(snapshot: Snapshot) -> str | None:
+    stops = of(decide(snapshot), RecordStop)
+    return stops[0].stop.kind if stops else None
+
+
+def test_early_stop_when_the_first_outcomes_are_all_the_same_error() -> None:
+    broken = seen(outcomes=20, only_error="error: ValueError", counts=Counts(100, 80, 0, 20, 0, 0))
+    assert stop_kind(broken) == "early_stop"
+    assert stop_kind(replace(broken, outcomes=19)) is None
+    assert stop_kind(replace(broken, only_error=None)) is None
+    assert stop_kind(replace(broken, counts=Counts(100, 80, 0, 19, 1, 0))) is None
+    assert stop_kind(replace(broken, policy=Policy(early_stop=None))) is None
+
+
+def test_on_item_error_stop_drains() -> None:
+    policy = Policy(on_item_error="stop", max_failures=1)
+    failing = seen(policy=policy, counts=Counts(10, 5, 3, 0, 0, 2))
+    (action,) = of(decide(failing), RecordStop)
+    assert action.stop.kind == "max_failures"
+    assert action.stop.drain
+    assert stop_kind(replace(failing, counts=Counts(10, 5, 4, 0, 0, 1))) is None
+
+
+def test_a_draining_run_waits_for_running_items_and_leases_nothing_more() -> None:
+    policy = Policy(on_item_error="stop")
+    failing = seen(
+        policy=policy,
+        counts=Counts(10, 5, 4, 0, 0, 1),
+        launches=(answered(),),
+        machines=(machine(held=("c",)), machine("m2")),
+    )
+    plan = decide(failing)
+    assert not of(plan, Terminate)
+    assert not of(plan, Send)
+    assert of(plan, WriteControl)[0].drain
+    assert of(decide(replace(failing, machines=(machine(),))), Terminate)
+
+
+def test_fail_runs_every_item_to_its_end() -> None:
+    assert stop_kind(seen(counts=Counts(10, 5, 0, 0, 0, 5))) is None
+
+
+def test_max_runtime_names_what_the_launches_wait_for() -> None:
+    refused = LaunchView(
+        LaunchRecord(1, slots=(2,)), LaunchOutcome(refusals=(NoCapacity("no m5 left"),)), 9.0
+    )
+    late = seen(run_age=100.0, policy=Policy(max_runtime=99.0), launches=(refused,))
+    (action,) = of(decide(late), RecordStop)
+    assert action.stop.kind == "max_runtime"
+    assert "no m5 left" in action.stop.message
+
+
+def test_a_spent_budget_stops_without_retry() -> None:
+    (action,) = of(decide(seen(budget_usd=1.0, spent_usd=1.0)), RecordStop)
+    assert (action.stop.kind, action.stop.retryable) == ("budget", False)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "stops"),
+    [
+        (AccessDenied("may not", remedy="allow ec2:CreateFleet"), True),
+        (QuotaExceeded("quota 0", below_one_machine=True), True),
+        (QuotaExceeded("quota 8"), False),
+        (NoCapacity("none"), False),
+    ],
+)
+def test_only_refusals_that_waiting_cannot_cure_stop(refusal: Any, stops: bool) -> None:
+    view = LaunchView(LaunchRecord(1, slots=(2,)), LaunchOutcome(refusals=(refusal,)), 9.0)
+    assert (stop_kind(seen(launches=(view,))) == "refused") is stops
+
+
+def test_three_boot_failures_in_a_row_stop_with_the_boot_log() -> None:
+    dead = tuple(
+        machine(f"m{n}", state="terminated", reported="ended", boot_log="no such interpreter")
+        for n in range(3)
+    )
+    (action,) = of(decide(seen(launches=(answered(),), machines=dead)), RecordStop)
+    assert action.stop.kind == "boot"
+    assert "no such interpreter" in action.stop.message
+
+
+def test_a_reclaim_during_boot_is_no_boot_failure() -> None:
+    taken = tuple(machine(f"m{n}", state="terminated", reported="", interrupted=True) for n in range(3))
+    assert stop_kind(seen(launches=(answered(),), machines=taken)) is None
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+DONE = Counts(10, 0, 0, 0, 9, 1)
+
+
+def test_the_end_closes_the_launch_log_and_ends_the_machines() -> None:
+    plan = decide(seen(counts=DONE, launches=(answered(),), machines=(machine(),), next_launch=2))
+    assert of(plan, CloseLaunches)[0].record.number == 2
+    assert of(plan, Terminate)[0].instances == ("m1",)
+    assert not plan.over
+
+
+def test_it_is_over_only_once_all_are_seen_gone() -> None:
+    closing = LaunchView(LaunchRecord(2, closed=True), None, age=1.0)
+    ending = seen(counts=DONE, launches=(answered(), closing), closed=True)
+    assert decide(replace(ending, machines=(machine(state="terminated"),))).over
+    assert not decide(replace(ending, machines=(machine(),))).over
+    assert not decide(replace(ending, machines=(machine(state="missing", due=False),))).over
+
+
+def test_an_unanswered_launch_is_waited_out_at_the_end() -> None:
+    closing = LaunchView(LaunchRecord(2, closed=True), None, age=1.0)
+    pending = LaunchView(LaunchRecord(1, slots=(2,)), None, age=1.0)
+    ending = seen(counts=DONE, launches=(pending, closing), closed=True)
+    assert not decide(ending).over
+    assert decide(replace(ending, launches=(replace(pending, age=PLAN_SECONDS + 1), closing))).over
+
+
+def test_answered_launches_are_waited_for_until_their_machines_must_be_visible() -> None:
+    closing = LaunchView(LaunchRecord(2, closed=True), None, age=1.0)
+    ending = seen(
+        counts=DONE, launches=(answered(answer_age=5.0), closing), closed=True, visibility_bound=10.0
+    )
+    assert not decide(ending).over
+    assert decide(replace(ending, visibility_bound=4.0)).over
+
+
+def test_machines_that_cannot_be_seen_gone_end_the_wait_by_name() -> None:
+    closing = LaunchView(LaunchRecord(2, closed=True), None, age=GONE_SECONDS + 1)
+    plan = decide(seen(counts=DONE, launches=(answered(), closing), closed=True, machines=(machine(),)))
+    assert plan.over
+    assert plan.stuck == ("m1",)
+
+
+def test_a_cancelled_run_sends_and_launches_nothing() -> None:
+    plan = decide(seen(cancelled="mark failed", machines=(machine(),), launches=(answered(),)))
+    assert not of(plan, Send)
+    assert not of(plan, Launch)
+    assert of(plan, Terminate)
+
+
+def test_no_items_is_over_without_a_machine() -> None:
+    empty = seen(counts=Counts(0, 0, 0, 0, 0, 0), fresh=(), unsent={})
+    plan = decide(empty)
+    assert not of(plan, Launch)
+    closing = LaunchView(LaunchRecord(1, closed=True), None, age=0.0)
+    assert decide(replace(empty, closed=True, launches=(closing,))).over
+
+
+def test_the_same_snapshot_gives_the_same_plan() -> None:
+    assert decide(seen()) == decide(seen())
+
+
+def test_long_jobs_are_looked_at_more_rarely() -> None:
+    busy = seen(
+        run_age=3600.0,
+        counts=Counts(10_000, 9_000, 1000, 0, 0, 0),
+        pace=Pace(100, 10.0, 1.0, 1000.0),
+        machines=(machine(held=("c",)),),
+        launches=(answered(),),
+    )
+    assert decide(busy).pause == busy.policy.poll_interval
+    assert decide(replace(busy, run_age=5.0)).pause == busy.tick_seconds
