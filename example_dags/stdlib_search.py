@@ -56,7 +56,7 @@ def report(results: Any) -> None:
 
     total = sum(map(len, matches.values()))
     print(
-        f"\n{total} matches in {len(matches)} of {files} files, {lines:,} lines, in {results.duration:.1f} s\n"
+        f"\n{total} matches in {len(matches)} of {files} files ({lines:,} lines), in {results.duration:.1f} s\n"
     )
     for path in sorted(matches, key=lambda path: len(matches[path]), reverse=True)[:10]:
         number, line = matches[path][0]
