@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import (
@@ -120,6 +121,10 @@ class Backend(Protocol):
     store_options: dict[str, Any]
     root: str
     """A folder on the Airflow side for what is built there, such as environments."""
+
+    def open_store(self) -> Store:
+        """The object store, as the Airflow side reaches it."""
+        ...
 
     def fleet(self, run: Run, boot: Boot) -> Fleet:
         """The run's machines; each receives ``boot`` made its own."""

@@ -24,6 +24,7 @@ from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.backends.local_fleet import LocalFleet, agent_command, machine_folder
 from airflow_provider_spotbatch.backends.local_queue import LocalQueue
 from airflow_provider_spotbatch.backends.settings import Settings
+from airflow_provider_spotbatch.backends.store import Store, open_store
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.keys import Run
@@ -64,6 +65,9 @@ class LocalBackend:
         self.store_options: dict[str, Any] = settings.store_options
         self.agent_command: list[str] = agent_command()
         self._instances = _instances(settings)
+
+    def open_store(self) -> Store:
+        return open_store(self.store_uri, self.store_options)
 
     def fleet(self, run: Run, boot: Boot) -> LocalFleet:
         return LocalFleet(self.root, run, boot, self.agent_command)

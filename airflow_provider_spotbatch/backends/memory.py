@@ -356,6 +356,9 @@ class MemoryBackend:
         self.root = self.cloud.root
         self._most = settings.max_instances or self.cloud.capacity
 
+    def open_store(self) -> MemoryStore:
+        return self.cloud.store
+
     def fleet(self, run: Run, boot: Boot) -> MemoryFleet:
         return MemoryFleet(self.cloud, run, boot)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_provider_spotbatch.backends import open_backend
 from airflow_provider_spotbatch.backends.base import Backend
 from airflow_provider_spotbatch.backends.settings import Settings
-from airflow_provider_spotbatch.backends.store import Store, open_store
+from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.environment.packages import local_interpreter
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import SignatureMismatch
@@ -37,7 +37,7 @@ class Site:
 def open_site(settings: Settings) -> Site:
     """Open what the connection names. Does no network I/O, but imports the store's library."""
     backend = open_backend(settings)
-    return Site(settings, backend, open_store(backend.store_uri, backend.store_options))
+    return Site(settings, backend, backend.open_store())
 
 
 async def read_spec(site: Site, generation: Generation) -> Spec | None:
