@@ -55,9 +55,8 @@ def report(results: Any) -> None:
             matches[os.path.relpath(found["path"], library)] = found["matches"]
 
     total = sum(map(len, matches.values()))
-    print(
-        f"\n{total} matches in {len(matches)} of {files} files ({lines:,} lines), in {results.duration:.1f} s\n"
-    )
+    print(f"\n{total} matches in {len(matches)} of {files} files ({lines:,} lines)")
+    print(f"searched in {results.duration:.1f} s; the files with the most:\n")
     for path in sorted(matches, key=lambda path: len(matches[path]), reverse=True)[:10]:
         number, line = matches[path][0]
         print(f"{len(matches[path]):5}  {path:28} e.g. line {number}: {line[:70]}")
