@@ -10,6 +10,7 @@ its own copy of the module, so that ``isinstance`` holds wherever a value is rea
 
 from __future__ import annotations
 
+import copyreg
 import io
 import json
 import math
@@ -25,6 +26,8 @@ REFERENCE_MODULE = "_spotbatch_codec"
 """The module name under which :func:`reference` is pickled; this file answers to it everywhere."""
 
 _MAX_DEPTH = 100
+
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 Resolver = Callable[[str, str], Any]
 
@@ -81,6 +84,9 @@ def referring_pickler(base: type[Any]) -> type[Any]:
                     stable = self._travelling[module]
                     self.referred.add((stable, qualname))
                     return reference, (stable, qualname)
+            if isinstance(obj, BaseException) and type(obj).__reduce__ is BaseException.__reduce__:
+                # By __new__, not by __init__, whose arguments may not be those in ``args``.
+                return copyreg.__newobj__, (type(obj), *obj.args), obj.__dict__ or None  # type: ignore[attr-defined]
             above = getattr(super(), "reducer_override", None)
             return above(obj) if above is not None else NotImplemented
 
@@ -113,7 +119,7 @@ class ReferringUnpickler(pickle.Unpickler):
 def encode(value: Any, pickled: Callable[[Any], bytes]) -> tuple[str, bytes]:
     """``(kind, bytes)`` of a value: JSON if it is exactly JSON, else ``pickled(value)``."""
     if _is_plain(value):
-        return JSON, json.dumps(value, separators=(",", ":")).encode()
+        return JSON, _to_json(value).encode()
     return PICKLE, pickled(value)
 
 
