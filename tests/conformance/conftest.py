@@ -1,0 +1,61 @@
+"""The backends that the suites run on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_spotbatch.backends.local import LocalBackend
+from airflow_provider_spotbatch.backends.memory import MemoryBackend, MemoryCloud, SimulatedMachine
+from airflow_provider_spotbatch.backends.settings import Settings
+from airflow_provider_spotbatch.job.boot import Boot
+from tests.conformance.place import Place, missing
+
+BACKENDS = ("memory", "local")
+
+
+@pytest.fixture(params=BACKENDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    yield from {"memory": _memory, "local": _local}[request.param](tmp_path)
+
+
+def _memory(tmp_path: Path) -> Iterator[Place]:
+    async def idle(boot: Boot, machine: SimulatedMachine) -> None:
+        await asyncio.Event().wait()
+
+    async def brief(boot: Boot, machine: SimulatedMachine) -> None:
+        return None
+
+    cloud = MemoryCloud(f"conformance {tmp_path.name}", boot_seconds=0.05, end_seconds=0.05)
+    yield Place(
+        MemoryBackend(Settings("memory", "memory", b"k" * 32, options={"cloud": cloud.name})),
+        idle_agents=lambda: setattr(cloud, "on_boot", idle),
+        brief_agents=lambda: setattr(cloud, "on_boot", brief),
+        interrupt=cloud.reclaim,
+    )
+
+
+def _local(tmp_path: Path) -> Iterator[Place]:
+    if sys.platform != "linux":
+        missing("Linux")
+    backend = LocalBackend(Settings("local", "local", b"k" * 32, options={"path": str(tmp_path)}))
+
+    def agents(program: str) -> None:
+        backend.agent_command = [sys.executable, "-S", "-c", program]
+
+    place = Place(
+        backend,
+        idle_agents=lambda: agents("import time; time.sleep(60)"),
+        brief_agents=lambda: agents("pass"),
+        interrupt=lambda instance: (tmp_path / "machines" / instance / "interrupt").touch(),
+    )
+    yield place
+    asyncio.run(_end(place))
+
+
+async def _end(place: Place) -> None:
+    await place.fleet.terminate([machine.id for machine in await place.fleet.describe()])
