@@ -1,0 +1,43 @@
+"""The control loop as Airflow runs it: patient with a store or cloud that is down for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_provider_spotbatch.job.errors import FormatMismatch, InvalidInput, SignatureMismatch
+
+if TYPE_CHECKING:
+    from airflow_provider_spotbatch.control.controller import Controller
+
+FAILED_TICKS = 12
+"""Ticks that may fail in a row: with the pauses below, a store that is down for about 8 minutes."""
+
+LONGEST_PAUSE = 60.0
+
+HOPELESS = (SignatureMismatch, FormatMismatch, InvalidInput)
+"""Errors that looking again does not cure."""
+
+
+async def drive(controller: Controller, say: Callable[[str], None]) -> None:
+    """Tick until the run is over. Raises the last error when too many ticks failed."""
+    failed = 0
+    while True:
+        try:
+            turn = await controller.tick()
+        except HOPELESS:
+            raise
+        except Exception as error:
+            failed += 1
+            if failed >= FAILED_TICKS:
+                raise
+            pause = min(LONGEST_PAUSE, 2.0**failed) * random.uniform(0.5, 1.0)
+            say(f"{type(error).__name__}: {error}. Looking again in {pause:.0f} s ({failed}/{FAILED_TICKS})")
+            await asyncio.sleep(pause)
+            continue
+        failed = 0
+        if turn.over:
+            return
+        await asyncio.sleep(turn.pause)

@@ -1,0 +1,255 @@
+"""The connection: read, checked by name, and handed on as :class:`Settings`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
+
+from airflow_provider_spotbatch.backends import BACKENDS, open_backend
+from airflow_provider_spotbatch.backends.settings import Settings
+from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
+from airflow_provider_spotbatch.job.policy import PURCHASE, Policy
+from airflow_provider_spotbatch.job.resources import positive
+from airflow_provider_spotbatch.provider_info import CONNECTION_FIELDS, UI_FIELD_BEHAVIOUR
+
+DEFAULT_CONN_ID = "spotbatch_default"
+LOCAL = "local"
+OWN_KEY = ("local", "memory")
+"""Backends that work without a password: nothing of theirs leaves this machine."""
+
+Say = Callable[[str], None]
+
+
+class SpotBatchHook(BaseHook):
+    """Reads a connection of type ``spotbatch``.
+
+    A missing connection named ``spotbatch_default`` stands for the local backend; any other missing
+    one is an error.
+    """
+
+    conn_name_attr = "conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = "spotbatch"
+    hook_name = "SpotBatch"
+
+    def __init__(self, conn_id: str = DEFAULT_CONN_ID) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+
+    def get_settings(self) -> Settings:
+        """The connection's settings. Raises InvalidInput naming the field that is wrong."""
+        try:
+            connection = self.get_connection(self.conn_id)
+        except AirflowNotFoundException:
+            return self._local()
+        return read_settings(self.conn_id, connection)
+
+    async def aget_settings(self) -> Settings:
+        """:meth:`get_settings` for an event loop."""
+        try:
+            connection = await self._aget_connection()
+        except AirflowNotFoundException:
+            return await asyncio.to_thread(self._local)
+        return await asyncio.to_thread(read_settings, self.conn_id, connection)
+
+    def settings_for(self, policy: Policy, say: Say) -> Settings:
+        """:meth:`get_settings` for a job: a fallback to local is said aloud, and refused where the
+        job asks for what only a cloud has (purchase, budget, GPUs) or the site forbids it.
+        """
+        try:
+            connection = self.get_connection(self.conn_id)
+        except AirflowNotFoundException:
+            settings = self._local()
+            _check_fallback(policy)
+            say(
+                f"The connection {self.conn_id!r} does not exist: running on the local backend, on this "
+                "machine. Create the connection (type spotbatch) to run elsewhere."
+            )
+            return settings
+        return read_settings(self.conn_id, connection)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Write, read and delete an object in the store."""
+        try:
+            return True, asyncio.run(_try_store(self.get_settings()))
+        except Exception as error:  # noqa: BLE001 - the form shows whatever went wrong
+            return False, str(error)
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """The fields of the form, for Airflow 3.1; later releases read them from the provider info."""
+        from wtforms import IntegerField, PasswordField, StringField  # type: ignore[import-untyped]
+
+        def widget(field: dict[str, Any]) -> Any:
+            if field["schema"].get("format") == "password":
+                return PasswordField
+            return IntegerField if "integer" in field["schema"]["type"] else StringField
+
+        return {
+            name: widget(field)(field["label"], description=field["description"])
+            for name, field in CONNECTION_FIELDS.items()
+        }
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Labels of the form, for Airflow 3.1."""
+        return {name.replace("-", "_"): value for name, value in UI_FIELD_BEHAVIOUR.items()}
+
+    async def _aget_connection(self) -> Any:
+        if hasattr(BaseHook, "aget_connection"):
+            return await BaseHook.aget_connection(self.conn_id)
+        from asgiref.sync import sync_to_async
+
+        return await sync_to_async(self.get_connection)(self.conn_id)
+
+    def _local(self) -> Settings:
+        """Settings of the local backend in place of a missing connection, if it may be missing."""
+        if self.conn_id != DEFAULT_CONN_ID:
+            raise InvalidInput(
+                f"the connection {self.conn_id!r} does not exist. Create it (type spotbatch), or leave "
+                f"conn_id out to use {DEFAULT_CONN_ID!r}"
+            )
+        if not conf.getboolean("spotbatch", "local_fallback", fallback=True):
+            raise InvalidInput(
+                f"the connection {self.conn_id!r} does not exist, and [spotbatch] local_fallback is False: "
+                "create the connection (type spotbatch)"
+            )
+        return read_settings(self.conn_id, None)
+
+
+def read_settings(conn_id: str, connection: Any) -> Settings:
+    """What a connection says; None stands for the local backend with nothing set."""
+    if connection is not None and connection.conn_type != SpotBatchHook.conn_type:
+        raise InvalidInput(
+            f"the connection {conn_id!r} is of type {connection.conn_type!r}; it must be of type 'spotbatch'"
+        )
+    extra = _Extra(conn_id, {} if connection is None else connection.extra_dejson)
+    backend = extra.text("backend") or LOCAL
+    if backend not in BACKENDS:
+        raise InvalidInput(
+            f"connection {conn_id!r}: this release knows the backends {', '.join(BACKENDS)}, not {backend!r}"
+        )
+    path = extra.text("path")
+    options = {
+        "path": path,
+        "instances": extra.whole("instances"),
+        "tags": extra.mapping("tags") or None,
+    }
+    return Settings(
+        conn_id=conn_id,
+        backend=backend,
+        key=_key(conn_id, backend, None if connection is None else connection.password, path),
+        old_keys=tuple(key.encode() for key in extra.lines("old_keys")),
+        store=extra.text("store") or "",
+        store_options=extra.mapping("store_options"),
+        max_instances=extra.whole("max_instances"),
+        max_usd_per_hour=extra.number("max_usd_per_hour"),
+        budget_usd=extra.number("budget_usd"),
+        idle_timeout=extra.number("idle_timeout") or Settings.idle_timeout,
+        orphan_after=extra.number("orphan_after") or Settings.orphan_after,
+        options={name: value for name, value in options.items() if value is not None},
+    )
+
+
+class _Extra:
+    """The extra of a connection: every field by its name, empty ones as absent, unknown ones refused."""
+
+    def __init__(self, conn_id: str, fields: dict[str, Any]) -> None:
+        self._conn_id = conn_id
+        self._fields = {name: value for name, value in fields.items() if value not in (None, "")}
+        unknown = sorted(set(self._fields) - set(CONNECTION_FIELDS))
+        if unknown:
+            raise InvalidInput(
+                f"connection {conn_id!r} has unknown fields in its extra: {', '.join(unknown)}. "
+                f"Known are: {', '.join(sorted(CONNECTION_FIELDS))}"
+            )
+
+    def text(self, name: str) -> str | None:
+        value = self._fields.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong(name, "text", value)
+        return value
+
+    def number(self, name: str) -> float | None:
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        try:
+            return positive(name, float(value) if isinstance(value, str) else value)
+        except ValueError:
+            raise self._wrong(name, "a number above 0", value) from None
+
+    def whole(self, name: str) -> int | None:
+        value = self.number(name)
+        if value is None:
+            return None
+        if value != int(value):
+            raise self._wrong(name, "a whole number", value)
+        return int(value)
+
+    def lines(self, name: str) -> list[str]:
+        value = self._fields.get(name, [])
+        if isinstance(value, str):
+            value = value.splitlines()
+        if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+            raise InvalidInput(f"connection {self._conn_id!r}: {name!r} must be a list of texts")
+        return [line.strip() for line in value if line.strip()]
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        value = self._fields.get(name, {})
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise self._wrong(name, "a JSON object", value) from None
+        if not isinstance(value, dict):
+            raise self._wrong(name, "a JSON object", value)
+        return value
+
+    def _wrong(self, name: str, wanted: str, value: Any) -> InvalidInput:
+        return InvalidInput(f"connection {self._conn_id!r}: {name!r} must be {wanted}, not {value!r}")
+
+
+def _key(conn_id: str, backend: str, password: str | None, path: str | None) -> bytes:
+    if password:
+        return password.encode()
+    if backend in OWN_KEY:
+        from airflow_provider_spotbatch.backends.local import local_key
+
+        return local_key(path)
+    raise InvalidInput(
+        f"the connection {conn_id!r} has no password. It is the key that signs code and results; make one "
+        "with: python -c 'import secrets; print(secrets.token_hex(32))'"
+    )
+
+
+def _check_fallback(policy: Policy) -> None:
+    asked = [
+        name
+        for name, given in (
+            (f"purchase={policy.purchase!r}", policy.purchase != PURCHASE[0]),
+            (f"budget_usd={policy.budget_usd!r}", policy.budget_usd is not None),
+            (f"item_resources with {policy.resources.gpus} GPUs", policy.resources.gpus > 0),
+        )
+        if given
+    ]
+    if asked:
+        raise InvalidInput(
+            f"the task asks for {' and '.join(asked)}, which the local backend cannot give, and the "
+            f"connection {DEFAULT_CONN_ID!r} does not exist: create it (type spotbatch)"
+        )
+
+
+async def _try_store(settings: Settings) -> str:
+    store = open_backend(settings).open_store()
+    name, data = f"check/{uuid.uuid4()}", b"written by the connection test"
+    await store.write(name, data)
+    if await store.read(name) != data:
+        raise SpotBatchError(f"the store {store.uri} gave back other bytes than were written")
+    await store.delete([name])
+    return f"Wrote, read and deleted an object in {store.uri}"
