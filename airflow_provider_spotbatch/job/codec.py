@@ -25,6 +25,9 @@ PICKLE = "pickle"
 REFERENCE_MODULE = "_spotbatch_codec"
 """The module name under which :func:`reference` is pickled; this file answers to it everywhere."""
 
+PRIVATE_CLOUDPICKLE = "_spotbatch_cloudpickle"
+"""The name of a worker's own cloudpickle, and so of its parts in the pickles that a worker writes."""
+
 _MAX_DEPTH = 100
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -108,6 +111,8 @@ class ReferringUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == REFERENCE_MODULE and name == "reference":
             return self._resolve
+        if module == PRIVATE_CLOUDPICKLE and module not in self._modules:
+            module = "cloudpickle.cloudpickle"
         if module in self._modules:
             found = self._modules[module]
             for part in name.split("."):

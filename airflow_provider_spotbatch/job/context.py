@@ -45,7 +45,13 @@ class ItemContext:
     interrupted: Interrupted
     checkpoint: Checkpoint
 
+    def __reduce__(self) -> str:
+        """By its name: a function that uses it travels with the name, not with a copy."""
+        return "item_context"
+
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         worker = sys.modules.get(WORKER_MODULE)
         current = getattr(worker, "current", None)
         if current is None:

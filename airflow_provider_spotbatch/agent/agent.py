@@ -1,0 +1,485 @@
+"""The agent: one per instance. Leases chunks, runs them on its slots, stores and reports their results.
+
+The order for each chunk: look whether its result exists; run; create the result, which stands if it is
+the first; report the end; ack once that report is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import random
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from airflow_provider_spotbatch.agent.checkpoints import Checkpoints
+from airflow_provider_spotbatch.agent.chunk_input import ChunkInputs
+from airflow_provider_spotbatch.agent.endings import DRAIN, FAILED, INTERRUPTED, NOW, Ending
+from airflow_provider_spotbatch.agent.folder import WorkerSetup, prepare
+from airflow_provider_spotbatch.agent.leases import (
+    REPORTING,
+    RUNNING,
+    STORING,
+    WAITING,
+    Clock,
+    Held,
+    Leases,
+)
+from airflow_provider_spotbatch.agent.limits import enforce
+from airflow_provider_spotbatch.agent.logs import Logs
+from airflow_provider_spotbatch.agent.reporting import Reporter
+from airflow_provider_spotbatch.agent.slots import Slot
+from airflow_provider_spotbatch.agent.watch import Watch
+from airflow_provider_spotbatch.agent.worker_process import WorkerProcess
+from airflow_provider_spotbatch.backends.base import Machine
+from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.job import report as reports
+from airflow_provider_spotbatch.job.boot import Boot
+from airflow_provider_spotbatch.job.chunks import Chunk, from_message
+from airflow_provider_spotbatch.job.errors import QueueGone, SpotBatchError, StoreUnavailable
+from airflow_provider_spotbatch.job.outcome import OK, ItemOutcome, encode_result
+from airflow_provider_spotbatch.job.report import EndedChunk, Report
+from airflow_provider_spotbatch.job.run_record import RunRecord
+from airflow_provider_spotbatch.job.signing import Signer
+from airflow_provider_spotbatch.job.spec import Spec
+
+T = TypeVar("T")
+
+RECEIVE_SECONDS = 5.0
+"""One wait for messages: how late an agent that ends may be, against how often an idle one asks."""
+
+SHORT_CHUNK = 1.0
+"""Where chunks run shorter than this, one is leased ahead for each slot: no slot waits for the queue."""
+
+AHEAD_SECONDS = 5.0
+"""A chunk leased ahead that finds no slot in this time goes back: another agent may have one free."""
+
+BACKOFF_SECONDS = 30.0
+"""Longest pause between tries of a store or queue that does not answer."""
+
+LAST_SECONDS = 5.0
+"""What each of the last steps may take: storing finished chunks, releasing, the last report."""
+
+log = logging.getLogger(__name__)
+
+
+class MachineFailed(SpotBatchError):
+    """The agent ended because its machine cannot work; its last report says so, if it could be written."""
+
+
+async def run_agent(
+    boot: Boot, machine: Machine, store: Store, *, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Be the agent of one instance until it ends. Raises MachineFailed where the machine is to blame.
+
+    Cancelled, it ends its workers, releases its leases and reports first.
+    """
+    await Agent(boot, machine, store, clock).run()
+
+
+class Agent:
+    """See :func:`run_agent`."""
+
+    def __init__(self, boot: Boot, machine: Machine, store: Store, clock: Clock) -> None:
+        self._boot = boot
+        self._run = boot.of_run
+        self._machine = machine
+        self._store = store
+        self._clock = clock
+        self._signer = Signer(bytes.fromhex(boot.key), boot.of_generation)
+        self._watch = Watch(store, boot, clock)
+        self._logs = Logs(store, boot.of_generation, boot.instance)
+        self._checkpoints = Checkpoints(store, boot.of_generation, self._signer, boot.instance)
+        self._reporter = Reporter(store, self._run, boot.instance, self._describe, clock, self._logs.flush)
+        self._queue = machine.queue(self._run, boot.memory_class)
+        self._leases = Leases(
+            self._queue, boot.lease, clock, self._has_result, self._leave_to_others, self._watch.look_soon
+        )
+        self._slots: list[Slot] = []
+        self._free: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()
+        self._inputs: ChunkInputs
+        self._setup: WorkerSetup
+        self._endings: asyncio.Queue[Ending] = asyncio.Queue()
+        self._ending: Ending | None = None
+        self._room = asyncio.Event()
+        self._state = reports.BOOTING
+        self._trouble = ""
+        self._boot_log = ""
+        self._handed_over: tuple[str, ...] = ()
+        self._items_ok = 0
+        self._items_failed = 0
+        self._item_seconds = 0.0
+        self._chunk_seconds: float | None = None
+        self._idle_since = clock()
+        self._empty_since: float | None = None
+        self._told_empty = False
+
+    async def run(self) -> None:
+        sources: list[asyncio.Task[None]] = []
+        try:
+            ending = await self._begin(sources) or await self._until_ending()
+        except asyncio.CancelledError:
+            await self._end(Ending(NOW, "the agent was told to end"), sources)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the last report tells it
+            ending = self._failed(error)
+        await self._end(ending, sources)
+        if ending.how == FAILED:
+            raise MachineFailed(ending.reason)
+
+    async def _begin(self, sources: list[asyncio.Task[None]]) -> Ending | None:
+        """Fetch what is to be run and start everything; or the reason not to."""
+        ending, _ = await asyncio.gather(self._watch.look(), self._reporter.write())
+        if ending is not None:
+            return ending
+        spec, record = await self._read_orders()
+        self._inputs = ChunkInputs(self._store, self._signer, spec)
+        self._setup = await prepare(self._boot, spec, self._store)
+        self._slots = [Slot(number, self._start_worker) for number in range(self._boot.slots)]
+        for slot in self._slots:
+            self._free.put_nowait(slot)
+        self._state = reports.RUNNING
+        sources += [
+            asyncio.create_task(self._source(source))
+            for source in (
+                self._lease_chunks(),
+                self._watch_run(),
+                self._hear_notice(),
+                self._leases.keep(),
+                enforce(self._slots, record.policy.item_timeout, self._boot.memory_mb),
+                self._reporter.keep(lambda: self._watch.report_every),
+                *(slot.warm_up() for slot in self._slots),
+            )
+        ]
+        return None
+
+    async def _read_orders(self) -> tuple[Spec, RunRecord]:
+        spec, record = await asyncio.gather(
+            self._store.read(self._run.generation.spec), self._store.read(self._run.run)
+        )
+        if spec is None or record is None:
+            missing = self._run.generation.spec if spec is None else self._run.run
+            raise SpotBatchError(f"{missing} is missing in {self._store.uri}: was the store cleaned?")
+        return Spec.from_bytes(self._signer, spec), RunRecord.from_bytes(
+            self._signer, self._run.number, record
+        )
+
+    async def _start_worker(self, slot: int) -> WorkerProcess:
+        return await WorkerProcess.start(
+            self._setup, self._boot.instance, slot, self._checkpoints, self._logs.add
+        )
+
+    # Sources: what runs beside the chunks. Each may end the agent.
+
+    async def _source(self, work: Coroutine[Any, Any, Ending | None]) -> None:
+        try:
+            ending = await work
+        except Exception as error:  # noqa: BLE001 - the machine, or this program, is broken: told and ended
+            ending = self._failed(error)
+        if ending is not None:
+            self._endings.put_nowait(ending)
+
+    async def _watch_run(self) -> Ending:
+        ending = await self._watch.until(worse_than=-1)
+        if ending.how == DRAIN:
+            self._endings.put_nowait(ending)
+            ending = await self._watch.until(worse_than=DRAIN)
+        return ending
+
+    async def _hear_notice(self) -> Ending:
+        return Ending(INTERRUPTED, await self._machine.notices().wait())
+
+    async def _lease_chunks(self) -> Ending:
+        """Lease as slots come free, until there has been nothing to do for ``idle_timeout``."""
+        wait = min(RECEIVE_SECONDS, self._boot.lease / 4, self._boot.idle_timeout / 4)
+        failures = 0
+        while True:
+            self._room.clear()
+            wanted = self._wanted()
+            if wanted <= 0:
+                await self._room.wait()
+                continue
+            asked = self._clock()
+            try:
+                leases = await self._queue.receive(wanted, wait)
+            except QueueGone:
+                return Ending(DRAIN, "its queue is gone: the run is over")
+            except SpotBatchError as error:
+                failures += 1
+                log.warning("no chunk can be leased: %s", error)
+                await asyncio.sleep(_pause(failures))
+                continue
+            failures = 0
+            for lease in leases:
+                held = self._leases.take(from_message(lease.body), lease, asked)
+                if held is not None:
+                    held.task = asyncio.create_task(self._chunk(held))
+            if self._idle(bool(leases)):
+                return Ending(DRAIN, f"nothing to do for {self._boot.idle_timeout:.0f} s")
+
+    def _wanted(self) -> int:
+        """How many chunks to lease now."""
+        short = self._chunk_seconds is not None and self._chunk_seconds < SHORT_CHUNK
+        room = len(self._slots) * (2 if short else 1)
+        return room - sum(held.phase in (WAITING, RUNNING) for held in self._leases.all)
+
+    def _idle(self, received: bool) -> bool:
+        """Note whether the queue was seen empty; whether this agent was idle for too long."""
+        now = self._clock()
+        if received:
+            self._empty_since, self._told_empty = None, False
+        elif self._free.qsize():
+            self._empty_since = self._empty_since or now
+            if not self._told_empty and now - self._empty_since >= self._boot.lease:
+                self._told_empty = True
+                self._reporter.urge()
+        return not self._leases.all and now - self._idle_since >= self._boot.idle_timeout
+
+    # One chunk.
+
+    async def _chunk(self, held: Held) -> None:
+        """All that is done with a leased chunk, from the first look at its result to the ack."""
+        try:
+            ended = await self._finish_chunk(held)
+            if ended is None:
+                self._leases.drop(held)
+                return
+            held.phase = REPORTING
+            durable = self._reporter.ended(ended)
+            self._note_room()
+            await durable
+            await self._leases.ack(held)
+            self._leases.drop(held)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - no item's own failure comes here
+            self._endings.put_nowait(self._failed(error))
+        finally:
+            self._note_room()
+
+    async def _finish_chunk(self, held: Held) -> EndedChunk | None:
+        """See to it that the chunk's result is durable. None: it was given back, or left to others."""
+        chunk = held.chunk
+        found = EndedChunk(str(chunk.id), 0, 0, 0.0, 0, found=True)
+        if await self._patiently(held, lambda: self._has_result(chunk)):
+            return found
+        items = await self._patiently(held, lambda: self._inputs.read(chunk))
+        if items is None:
+            return None
+        slot = await self._take_slot()
+        if slot is None:
+            await self._leases.release(held)
+            return None
+        started = self._clock()
+        try:
+            if held.may_have_lapsed(started) and await self._has_result(chunk):
+                return found
+            held.phase = RUNNING
+            outcomes = await slot.run(chunk, items)
+        finally:
+            self._free.put_nowait(slot)
+            self._room.set()
+        held.phase = STORING
+        self._note_duration(self._clock() - started)
+        data = await asyncio.to_thread(
+            encode_result, self._signer, chunk.id, outcomes, self._machine_facts(slot)
+        )
+        created = await self._patiently(held, lambda: self._create_result(held, data))
+        if created is None:
+            log.warning("the result of chunk %s is lost with its lease: the store did not take it", chunk.id)
+            return None
+        return self._counted(chunk, outcomes, len(data)) if created else found
+
+    async def _create_result(self, held: Held, data: bytes) -> bool:
+        if held.may_have_lapsed(self._clock()) and await self._has_result(held.chunk):
+            return False
+        return await self._store.create(self._run.generation.result(held.chunk.id), data)
+
+    async def _patiently(self, held: Held, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Ask the store, again and again while the lease is ours. None: it did not answer in that time."""
+        failures = 0
+        while True:
+            try:
+                answer = await ask()
+            except StoreUnavailable as error:
+                failures += 1
+                self._trouble = str(error)
+                log.warning("chunk %s waits: %s", held.chunk.id, error)
+                if held.may_have_lapsed(self._clock()):
+                    return None
+                await asyncio.sleep(_pause(failures))
+            else:
+                self._trouble = ""
+                return answer
+
+    async def _take_slot(self) -> Slot | None:
+        try:
+            return await asyncio.wait_for(self._free.get(), AHEAD_SECONDS)
+        except asyncio.TimeoutError:
+            return None
+
+    async def _has_result(self, chunk: Chunk) -> bool:
+        return await self._store.exists(self._run.generation.result(chunk.id))
+
+    def _leave_to_others(self, held: Held) -> None:
+        """Another agent has finished it: what is still run here is for nothing."""
+        if held.phase in (WAITING, RUNNING) and held.task is not None:
+            log.warning("chunk %s was finished by another agent: its run here ends", held.chunk.id)
+            held.task.cancel()
+            self._leases.drop(held)
+            self._note_room()
+
+    def _counted(self, chunk: Chunk, outcomes: list[ItemOutcome], size: int) -> EndedChunk:
+        failed = sum(outcome.cause != OK for outcome in outcomes)
+        seconds = sum(outcome.end - outcome.start for outcome in outcomes)
+        self._items_ok += len(outcomes) - failed
+        self._items_failed += failed
+        self._item_seconds += seconds
+        return EndedChunk(str(chunk.id), len(outcomes), failed, seconds, size)
+
+    def _note_duration(self, seconds: float) -> None:
+        before = seconds if self._chunk_seconds is None else self._chunk_seconds
+        self._chunk_seconds = 0.7 * before + 0.3 * seconds
+
+    def _note_room(self) -> None:
+        self._room.set()
+        if not self._leases.unfinished:
+            self._idle_since = self._clock()
+            self._reporter.urge()
+
+    # The end.
+
+    async def _until_ending(self) -> Ending:
+        """Work until an ending, and then for as long as that ending leaves time."""
+        self._ending = await self._endings.get()
+        noticed = self._clock()
+        while True:
+            ending = self._ending
+            log.info("ending: %s", ending.reason)
+            self._state = reports.DRAINING
+            if ending.how >= NOW:
+                return ending
+            for held in self._leases.all:
+                if held.phase == WAITING and held.task is not None:
+                    held.task.cancel()
+            seconds = None
+            if ending.how == INTERRUPTED:
+                for slot in self._slots:
+                    slot.interrupt()
+                seconds = noticed + self._run_on_seconds() - self._clock()
+            self._reporter.urge()
+            worse = await self._next_ending(ending.how, seconds)
+            if worse is None:
+                return ending
+            if worse.how == INTERRUPTED:
+                noticed = self._clock()
+            self._ending = worse
+
+    async def _next_ending(self, worse_than: int, seconds: float | None) -> Ending | None:
+        """A more urgent ending; None once every chunk is finished, or ``seconds`` are over."""
+        deadline = None if seconds is None else self._clock() + seconds
+        while chunks := {held.task for held in self._leases.unfinished if held.task and not held.task.done()}:
+            left = None if deadline is None else deadline - self._clock()
+            if left is not None and left <= 0:
+                return None
+            ending = asyncio.create_task(self._endings.get())
+            room = asyncio.create_task(self._room.wait())
+            self._room.clear()
+            try:
+                await asyncio.wait({ending, room, *chunks}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if ending.done() and ending.result().how > worse_than:
+                    return ending.result()
+            finally:
+                ending.cancel()
+                room.cancel()
+        return None
+
+    def _run_on_seconds(self) -> float:
+        """How long chunks run on after a notice; the rest of the grace is for the last steps."""
+        return max(self._boot.grace - LAST_SECONDS, self._boot.grace / 2)
+
+    async def _end(self, ending: Ending, sources: list[asyncio.Task[None]]) -> None:
+        """End what runs, store what is finished, give back the rest, report."""
+        self._ending = ending
+        self._state = reports.DRAINING
+        await _cancel([held.task for held in self._leases.unfinished if held.task and held.phase != STORING])
+        storing = {held.task for held in self._leases.unfinished if held.task and held.phase == STORING}
+        if storing:
+            await asyncio.wait(storing, timeout=LAST_SECONDS)
+        await asyncio.gather(*(slot.end() for slot in self._slots))
+        unfinished = self._leases.unfinished
+        await _cancel([held.task for held in unfinished if held.task])
+        await _cancel(sources)
+        await asyncio.gather(*(self._leases.release(held) for held in unfinished))
+        self._handed_over = tuple(str(held.chunk.id) for held in unfinished)
+        for held in unfinished:
+            self._leases.drop(held)
+        await self._last_words()
+
+    async def _last_words(self) -> None:
+        """The last report, and the acks that wait for it. A silent store is not waited for."""
+        self._state = reports.ENDED
+        try:
+            await asyncio.wait_for(self._logs.flush(), LAST_SECONDS)
+            await asyncio.wait_for(self._reporter.write(), LAST_SECONDS)
+        except (StoreUnavailable, asyncio.TimeoutError) as error:
+            log.error("the last report cannot be written: %s", error)
+        acks = {held.task for held in self._leases.all if held.task}
+        if acks:
+            await asyncio.wait(acks, timeout=LAST_SECONDS)
+            await _cancel(list(acks))
+
+    def _failed(self, error: Exception) -> Ending:
+        log.error("the agent fails", exc_info=error)
+        self._boot_log = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8192:]
+        return Ending(FAILED, str(error) or type(error).__name__)
+
+    # What reports and results say of this machine.
+
+    def _describe(self) -> Report:
+        running = [now for slot in self._slots if (now := slot.running) is not None]
+        running.sort(key=lambda now: -now.seconds)
+        in_hand = self._handed_over or tuple(str(held.chunk.id) for held in self._leases.unfinished)
+        empty = None if self._empty_since is None else self._clock() - self._empty_since
+        return Report(
+            instance=self._boot.instance,
+            launch=self._boot.launch,
+            memory_class=self._boot.memory_class,
+            slots=self._boot.slots,
+            sequence=0,
+            state=self._state,
+            reason=self._ending.reason if self._ending is not None else self._trouble,
+            interrupted=self._ending is not None and self._ending.how == INTERRUPTED,
+            held=in_hand,
+            running=tuple(running[: reports.SHOWN_ITEMS]),
+            empty_seconds=empty,
+            items_ok=self._items_ok,
+            items_failed=self._items_failed,
+            item_seconds=self._item_seconds,
+            boot_log=self._boot_log,
+        )
+
+    def _machine_facts(self, slot: Slot) -> dict[str, Any]:
+        return {
+            "instance": self._boot.instance,
+            "launch": self._boot.launch,
+            "memory_class": self._boot.memory_class,
+            "slot": slot.number,
+            "host": platform.node(),
+        }
+
+
+def _pause(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: exponential, with jitter."""
+    return random.uniform(0.5, 1.0) * min(BACKOFF_SECONDS, 0.5 * 2.0 ** min(failures, 10))
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel tasks and return once they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -1,0 +1,163 @@
+"""Slots: room for one item at a time each, held by a worker that is replaced when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_spotbatch.agent.chunk_input import ItemInput
+from airflow_provider_spotbatch.agent.worker_process import (
+    Death,
+    LoadFailure,
+    RunningNow,
+    WorkerProcess,
+    WorkerUnstartable,
+)
+from airflow_provider_spotbatch.job.chunks import Chunk
+from airflow_provider_spotbatch.job.outcome import CRASH, FAILURE, MEMORY, OK, TIMEOUT, Failure, ItemOutcome
+from airflow_provider_spotbatch.job.report import RunningItem
+
+DEATHS_BETWEEN_ITEMS = 3
+"""A worker that dies outside any item is replaced; so many times in one chunk, and the machine is ill."""
+
+StartWorker = Callable[[int], Awaitable[WorkerProcess]]
+
+
+class Slot:
+    """Runs chunks, one at a time. ``start_worker(slot number)`` makes its worker."""
+
+    def __init__(self, number: int, start_worker: StartWorker) -> None:
+        self.number = number
+        self.worker: WorkerProcess | None = None
+        self.chunk: Chunk | None = None
+        self.peaks: dict[int, float] = {}
+        self._start_worker = start_worker
+        self._interrupted = False
+        self._starting = asyncio.Lock()
+
+    async def run(self, chunk: Chunk, items: Sequence[ItemInput]) -> list[ItemOutcome]:
+        """The outcome of every item, in order. A death costs only the item it happened in.
+
+        Cancelled, it ends the worker and all it started before it returns.
+        Raises WorkerUnstartable where the machine cannot run any item.
+        """
+        self.chunk, self.peaks = chunk, {}
+        try:
+            return await self._run_all(chunk, items)
+        except asyncio.CancelledError:
+            await self.end()
+            raise
+        finally:
+            self.chunk = None
+
+    async def warm_up(self) -> None:
+        """Have a worker ready before the first item is there."""
+        await self._ready_worker()
+
+    def interrupt(self) -> None:
+        """Tell the running item, and those to come."""
+        self._interrupted = True
+        if self.worker is not None:
+            self.worker.interrupt()
+
+    async def end(self) -> None:
+        if self.worker is not None:
+            await asyncio.shield(self.worker.end())
+            self.worker = None
+
+    @property
+    def running(self) -> RunningItem | None:
+        now = self.worker.running if self.worker is not None else None
+        if now is None or self.chunk is None:
+            return None
+        return RunningItem(now.item, self.chunk.attempt, str(self.chunk.id), now.seconds)
+
+    async def _run_all(self, chunk: Chunk, items: Sequence[ItemInput]) -> list[ItemOutcome]:
+        outcomes: list[ItemOutcome] = []
+        deaths_between = 0
+        while len(outcomes) < len(items):
+            left = items[len(outcomes) :]
+            worker = await self._ready_worker()
+            if worker.load_failure is not None:
+                outcomes += [_unloaded(item.index, chunk.attempt, worker.load_failure) for item in left]
+                break
+            part: list[ItemOutcome] = []
+            death = await worker.run(left, chunk.attempt, self._collect(part, chunk.attempt))
+            self._add_tails(part, worker)
+            outcomes += part
+            if death is None:
+                continue
+            now = worker.running
+            if now is not None and now.item == left[len(part)].index and death.item in (None, now.item):
+                outcomes.append(self._died(now, chunk.attempt, death))
+            else:
+                deaths_between += 1
+            if deaths_between == DEATHS_BETWEEN_ITEMS:
+                raise WorkerUnstartable(f"workers keep dying between items: {death.message}")
+        return outcomes
+
+    async def _ready_worker(self) -> WorkerProcess:
+        async with self._starting:
+            if self.worker is not None and not self.worker.alive:
+                await self.end()
+            if self.worker is None:
+                self.worker = await self._start_worker(self.number)
+                if self._interrupted:
+                    self.worker.interrupt()
+            return self.worker
+
+    def _collect(self, part: list[ItemOutcome], attempt: int) -> Callable[[dict[str, Any], bytes], None]:
+        def on_result(header: dict[str, Any], body: bytes) -> None:
+            item = header["item"]
+            peak = max(header["peak"] or 0.0, self.peaks.pop(item, 0.0))
+            part.append(
+                ItemOutcome(
+                    item,
+                    attempt,
+                    header["cause"],
+                    header["kind"],
+                    body,
+                    header["start"],
+                    header["end"],
+                    round(peak, 1) if peak else None,
+                    header["cpu"],
+                    header["in"],
+                    header["out"],
+                )
+            )
+
+        return on_result
+
+    def _add_tails(self, part: list[ItemOutcome], worker: WorkerProcess) -> None:
+        """Failures show the last lines of their items' output, which came by another pipe."""
+        for position, outcome in enumerate(part):
+            if outcome.cause != OK:
+                failure = Failure(**json.loads(outcome.value), output_tail=worker.output.tail(outcome.item))
+                part[position] = replace(outcome, value=failure.to_bytes())
+
+    def _died(self, now: RunningNow, attempt: int, death: Death) -> ItemOutcome:
+        failure = Failure(_TYPES[death.cause], f"item {now.item}: {death.message}", output_tail=death.output)
+        end = time.time()
+        return ItemOutcome(
+            now.item,
+            attempt,
+            death.cause,
+            FAILURE,
+            failure.to_bytes(),
+            end - now.seconds,
+            end,
+            self.peaks.pop(now.item, None),
+        )
+
+
+def _unloaded(item: int, attempt: int, load: LoadFailure) -> ItemOutcome:
+    now = time.time()
+    return ItemOutcome(item, attempt, load.cause, FAILURE, load.failure.to_bytes(), now, now)
+
+
+_TYPES = {CRASH: "WorkerCrashed", TIMEOUT: "ItemTimeout", MEMORY: "OutOfMemory"}
+"""What failures are called that are no exceptions."""
