@@ -20,9 +20,11 @@ PARTS = {
     "backends": ("backends", "job"),
     "agent": ("agent", "backends", "job"),
     "environment": ("environment", "job"),
+    "items": ("environment", "job"),
     "control": (
         "control",
         "environment",
+        "items",
         "job",
         "backends",
         "backends.base",
@@ -33,14 +35,15 @@ PARTS = {
 """Which parts of the package each part may import; ``backends`` alone stands for its ``__init__`` where
 modules of it are listed. The Airflow layer, all other files, may import every part but the agent."""
 
-WHOLE = {"job", "agent", "environment", "control"}
+WHOLE = {"job", "agent", "environment", "items", "control"}
 """Parts that are open to whoever may import them at all."""
 
 THIRD_PARTY = {
     "job": set(),
     "backends": {"obstore"},
     "agent": set(),
-    "environment": {"cloudpickle"},
+    "environment": {"cloudpickle", "uv"},
+    "items": {"obstore"},
     "control": set(),
     AIRFLOW_LAYER: {
         "airflow",
@@ -70,7 +73,7 @@ class Import:
 
     @property
     def part(self) -> str:
-        first = self.module.relative_to(ROOT).parts[0]
+        first = self.module.relative_to(ROOT).parts[0].removesuffix(".py")
         return first if first in PARTS else AIRFLOW_LAYER
 
     def __str__(self) -> str:
