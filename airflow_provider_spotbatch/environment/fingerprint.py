@@ -237,7 +237,7 @@ class _Walk:
             return self.digest(function, path)
         if isinstance(value, functools._lru_cache_wrapper):
             return _hash(b"cached", self.digest(value.__wrapped__, path))
-        if all(hasattr(value, name) for name in ("dtype", "shape", "tobytes")):
+        if all(hasattr(kind, name) for name in ("dtype", "shape", "tobytes")):
             return self._array(value, path)
         return self._object(value, path)
 

@@ -46,6 +46,13 @@ def undecorated(value: Any) -> Any:
     return None
 
 
+def belongs_to_dag(kind: type) -> bool:
+    """Whether instances are Airflow's: DAGs, operators, task groups, results not yet there."""
+    return any(
+        base.__module__.startswith("airflow.") and base.__name__ in _AIRFLOW_OBJECTS for base in kind.__mro__
+    )
+
+
 def by_value_pickler(modules: Modules, seen: Seen) -> type[Any]:
     """A pickler class that writes travelling modules by value and notes in ``seen`` what it met.
 
@@ -68,7 +75,10 @@ def by_value_pickler(modules: Modules, seen: Seen) -> type[Any]:
             function = undecorated(obj)
             if function is not None:
                 return operator.getitem, ((function,), 0)
-            _refuse_airflow_objects(kind)
+            if belongs_to_dag(kind):
+                raise pickle.PicklingError(
+                    f"an Airflow {kind.__name__} belongs to the DAG and cannot travel to a machine"
+                )
             named_in = getattr(obj, "__module__", None)
             if modules.travels(named_in) and named_in != kind.__module__:
                 return _of_named_object(obj)
@@ -149,11 +159,3 @@ def _of_named_object(obj: Any) -> Any:
     if isinstance(obj, typing.TypeVar):
         return cloudpickle._make_typevar, (*cloudpickle._decompose_typevar(obj)[:-1], None)
     return NotImplemented
-
-
-def _refuse_airflow_objects(kind: type) -> None:
-    for base in kind.__mro__:
-        if base.__module__.startswith("airflow.") and base.__name__ in _AIRFLOW_OBJECTS:
-            raise pickle.PicklingError(
-                f"an Airflow {kind.__name__} belongs to the DAG and cannot travel to a machine"
-            )

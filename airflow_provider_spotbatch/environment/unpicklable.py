@@ -8,7 +8,7 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from airflow_provider_spotbatch.environment.imports import globals_of
-from airflow_provider_spotbatch.environment.pickling import undecorated
+from airflow_provider_spotbatch.environment.pickling import belongs_to_dag, undecorated
 
 _MAX_DEPTH = 50
 
@@ -67,6 +67,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     task = undecorated(value)
     if task is not None:
         yield "", task
+    elif belongs_to_dag(type(value)):
+        return  # refused whole
     elif isinstance(value, dict):
         for key, part in value.items():
             yield f"[{key!r}]", part
