@@ -39,7 +39,6 @@ from airflow_provider_spotbatch.triggers import ELSEWHERE, ERROR, OWNER_KEY, Spo
 from airflow_provider_spotbatch.worker import Worker
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_spotbatch.control.submit import JobRequest
@@ -210,7 +209,7 @@ class SpotMapOperator(BaseOperator):
         self,
         content: Any,
         context: Context,
-        jinja_env: jinja2.Environment | None = None,
+        jinja_env: Any = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
         """As Airflow does, but strings without a template stay as they are, and values render by copy."""
