@@ -94,7 +94,7 @@ class SpotMapTrigger(BaseTrigger):
         try:
             await asyncio.to_thread(_import_control)
             from airflow_provider_spotbatch.control.controller import Controller
-            from airflow_provider_spotbatch.driving import drive
+            from airflow_provider_spotbatch.control.drive import drive
 
             site = await self._open_site()
             if self.elsewhere is not None:

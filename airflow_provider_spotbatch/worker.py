@@ -55,7 +55,7 @@ class Worker:
     def drive(self) -> None:
         """Drive the run to its end in this process."""
         from airflow_provider_spotbatch.control.controller import Controller
-        from airflow_provider_spotbatch.driving import drive
+        from airflow_provider_spotbatch.control.drive import drive
 
         run = self._own_run
         self._in_loop(lambda site: drive(Controller(site, run, self._say), self._say))

@@ -13,7 +13,8 @@ from typing import Any
 
 from airflow_provider_spotbatch import Environment, MapResult
 from airflow_provider_spotbatch.backends.settings import Settings
-from airflow_provider_spotbatch.control.controller import Controller, drive
+from airflow_provider_spotbatch.control.controller import Controller
+from airflow_provider_spotbatch.control.drive import drive
 from airflow_provider_spotbatch.control.finish import finish
 from airflow_provider_spotbatch.control.site import Site, open_site
 from airflow_provider_spotbatch.control.submit import JobRequest, submit
@@ -73,7 +74,7 @@ def run_job(settings: Settings, run: Run) -> MapResult:
 
     async def driven() -> MapResult:
         site: Site = open_site(settings)
-        await drive(Controller(site, run, _silent))
+        await drive(Controller(site, run, _silent), _silent)
         outcome = await finish(site, run, _silent)
         if outcome.failed:
             raise SystemExit(f"the measured job failed: {outcome.message}")

@@ -137,7 +137,7 @@ class Slot:
         for position, outcome in enumerate(part):
             if outcome.cause != OK:
                 failure = Failure(**json.loads(outcome.value), output_tail=worker.output.tail(outcome.item))
-                part[position] = replace(outcome, value=failure.to_bytes())
+                part[position] = replace(outcome, value=failure.to_bytes(), preview_out=failure.label)
 
     def _died(self, now: RunningNow, attempt: int, death: Death) -> ItemOutcome:
         failure = Failure(_TYPES[death.cause], f"item {now.item}: {death.message}", output_tail=death.output)
@@ -151,12 +151,14 @@ class Slot:
             end - now.seconds,
             end,
             self.peaks.pop(now.item, None),
+            preview_out=failure.label,
         )
 
 
 def _unloaded(item: int, attempt: int, load: LoadFailure) -> ItemOutcome:
     now = time.time()
-    return ItemOutcome(item, attempt, load.cause, FAILURE, load.failure.to_bytes(), now, now)
+    value = load.failure.to_bytes()
+    return ItemOutcome(item, attempt, load.cause, FAILURE, value, now, now, preview_out=load.failure.label)
 
 
 _TYPES = {CRASH: "WorkerCrashed", TIMEOUT: "ItemTimeout", MEMORY: "OutOfMemory"}

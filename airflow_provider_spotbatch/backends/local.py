@@ -76,7 +76,8 @@ class LocalBackend:
         return LocalQueue(_queue_file(self.root), run.queue(memory_class), self.lease)
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
-        return max(1, min(items, math.floor(_cores() / resources.cpus)))
+        fits = min(_cores() / resources.cpus, _memory_gb() / resources.memory_gb)
+        return max(1, min(items, math.floor(fits)))
 
     async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
         await asyncio.to_thread(_check_fits, resources, self.root)
@@ -186,6 +187,10 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def _memory_gb() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GB
+
+
 def _check_fits(resources: Resources, root: str) -> None:
     """Raise InvalidInput unless this machine can run one such item."""
     if resources.instance_types:
@@ -203,10 +208,9 @@ def _check_fits(resources: Resources, root: str) -> None:
             f"item_resources.architectures asks for {' or '.join(resources.architectures)}; "
             f"this machine is {own}"
         )
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GB
     for argument, asked, has, unit in (
         ("cpus", resources.cpus, _cores(), "CPUs"),
-        ("memory_gb", resources.memory_gb, memory, "GB of memory"),
+        ("memory_gb", resources.memory_gb, _memory_gb(), "GB of memory"),
         ("disk_gb", resources.disk_gb, _free_disk(root) / _GB, "GB of free disk"),
     ):
         if asked > has:

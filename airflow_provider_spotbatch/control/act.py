@@ -113,7 +113,9 @@ class Actor:
         chunk, at = action.chunk, self.wall_clock()
         failure = Failure("Lost", action.reason)
         outcomes = [
-            ItemOutcome(item, chunk.attempt, LOST, FAILURE, failure.to_bytes(), at, at, preview_out="Lost")
+            ItemOutcome(
+                item, chunk.attempt, LOST, FAILURE, failure.to_bytes(), at, at, preview_out=failure.label
+            )
             for item in chunk.items()
         ]
         signer = self.site.signer(self.run.generation)

@@ -162,12 +162,3 @@ async def _spent_before(site: Site, run: Run) -> float:
         if data is not None:
             spent = json.loads(data)["spent_usd"]  # each run's figure includes those before it
     return spent
-
-
-async def drive(controller: Controller) -> Turn:
-    """Tick until the run is over. For the worker; a trigger ticks by itself."""
-    while True:
-        turn = await controller.tick()
-        if turn.over:
-            return turn
-        await asyncio.sleep(turn.pause)

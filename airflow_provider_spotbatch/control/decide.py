@@ -347,7 +347,7 @@ def _launch_reason(seen: Snapshot, memory_class: int, slots: tuple[int, ...]) ->
         why += f", {ended} machines have ended"
     more = f" with {2**memory_class} × the memory" if memory_class else ""
     name = seen.offers[memory_class][0].name
-    return f"starting {len(slots)} {name} machine{'s'[: len(slots) != 1]}, {sum(slots)} slots{more}: {why}"
+    return f"starting machines of type {name} with {' + '.join(map(str, slots))} slots{more}: {why}"
 
 
 def _backoff_over(seen: Snapshot) -> bool:

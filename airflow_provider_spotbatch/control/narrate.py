@@ -27,6 +27,7 @@ class Narrator:
         self._groups: Counter[str] = Counter()
         self._groups_told: Counter[str] = Counter()
         self._machines: dict[str, str] = {}
+        self._first: tuple[float, int] | None = None
 
     def tell(self, seen: Snapshot, failures: list[ToldFailure]) -> None:
         """Say what is new since the last time."""
@@ -41,7 +42,7 @@ class Narrator:
             self._progress(seen)
 
     def _progress(self, seen: Snapshot) -> None:
-        line = progress_line(seen)
+        line = progress_line(seen, self._measure(seen))
         if line == self._last:
             return
         self._last = line
@@ -54,6 +55,18 @@ class Narrator:
                 self._say(f"  {more} more failed attempts: {label}")
                 self._groups_told[label] = count
 
+    def _measure(self, seen: Snapshot) -> float | None:
+        """Items that ended per second since the first were seen to end; None while that says little."""
+        done = seen.counts.ok + seen.counts.failed
+        if self._first is None:
+            if seen.pace.items:
+                self._first = seen.now, done
+            return None
+        since, before = self._first
+        if seen.now - since < FIRST_PAUSE or done == before:
+            return None
+        return (done - before) / (seen.now - since)
+
     def _tell_machines(self, seen: Snapshot) -> None:
         for machine in seen.machines:
             state = "ended" if machine.ended else machine.reported or machine.state
@@ -61,26 +74,24 @@ class Narrator:
                 continue
             self._machines[machine.id] = state
             if state == "running":
-                self._say(f"machine {machine.id} is at work, {machine.slots} slots")
+                self._say(f"machine {machine.id} is at work, {_some(machine.slots, 'slot')}")
             elif state == "ended":
                 why = machine.reason or ("interrupted" if machine.interrupted else "no reason known")
                 self._say(f"machine {machine.id} has ended: {why}")
 
 
-def progress_line(seen: Snapshot) -> str:
-    """Items by state, rate, time left, machines, and what is awaited."""
+def progress_line(seen: Snapshot, rate: float | None = None) -> str:
+    """Items by state, rate (items per second), time left, machines, and what is awaited."""
     counts = seen.counts
     running = sum(min(len(m.held), m.slots) for m in seen.machines if not m.ended)
     running = min(running, counts.sent)
     waiting = counts.open - running
     done = f"{counts.ok + counts.failed:,} of {counts.total:,} items done ({counts.failed:,} failed)"
     parts = [f"{done}, {running:,} running, {waiting:,} waiting"]
-    alive = [machine for machine in seen.machines if not machine.ended]
-    working = sum(machine.slots for machine in alive if machine.booted)
-    if seen.pace.items and working and counts.open:
-        rate = working / max(seen.pace.seconds, 1e-5)
+    if rate and counts.open:
         parts.append(f"about {_rate(rate)}, {_duration(counts.open / rate)} left")
-    parts.append(f"{len(alive)} machines, {sum(machine.slots for machine in alive)} slots")
+    alive = [machine for machine in seen.machines if not machine.ended]
+    parts.append(f"{_some(len(alive), 'machine')}, {_some(sum(machine.slots for machine in alive), 'slot')}")
     if seen.spent_usd > 0:
         parts.append(f"${seen.spent_usd:.4f} so far")
     awaited = _awaited(seen)
@@ -120,6 +131,10 @@ def _in_full(told: ToldFailure, item_retries: int) -> str:
         lines.append("last lines of its output:")
         lines += [f"  | {line}" for line in tail]
     return "\n".join(lines)
+
+
+def _some(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _rate(per_second: float) -> str:

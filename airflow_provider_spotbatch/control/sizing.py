@@ -48,7 +48,7 @@ def chunk_sizes(
 
     ``ahead_seconds``: work per slot already sent. Each chunk takes a fair part of what is left
     (guided self-scheduling, Polychronopoulos and Kuck 1987, with half a share per slot), so that
-    chunks are large while much is left and small near the end.
+    chunks are large while much is left and small near the end; none takes more than a slot's share.
     """
     mean = max(pace.seconds, SECONDS_LEAST)
     grown = max(CHUNK_SECONDS, min(CHUNK_SECONDS_MOST, pace.busy_seconds / slots))
@@ -56,7 +56,7 @@ def chunk_sizes(
     while waiting > 0 and (planned < seconds or count < chunks):
         left = waiting * mean / slots + ahead_seconds
         target = max(CHUNK_SECONDS_LEAST, min(grown, left / 2))
-        size = min(waiting, most, max(1, int(target / mean)))
+        size = min(-(-waiting // slots), most, max(1, int(target / mean)))
         yield size
         waiting -= size
         planned += size * mean

@@ -58,6 +58,11 @@ class Failure:
     traceback: str = ""
     output_tail: str = ""
 
+    @property
+    def label(self) -> str:
+        """Type and first line of the message, at most 120 characters: failures are counted by it."""
+        return f"{self.type}: {self.message.partition(chr(10))[0]}"[:120]
+
     def to_bytes(self) -> bytes:
         return json.dumps(self.__dict__).encode()
 
@@ -71,7 +76,8 @@ class ItemOutcome:
     """How one item ended, once: ``value`` are its encoded bytes, or a :class:`Failure`'s.
 
     Times are seconds since the epoch by the machine's clock, for people to read only.
-    ``peak_mb``: highest resident memory of the worker's processes seen while the item ran.
+    ``preview_out`` of a failure is its label. ``peak_mb``: highest resident memory of the worker's
+    processes seen while the item ran.
     """
 
     item: int

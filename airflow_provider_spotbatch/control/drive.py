@@ -1,16 +1,13 @@
-"""The control loop as Airflow runs it: patient with a store or cloud that is down for a while."""
+"""The loop until its end: patient with a store or cloud that is down for a while."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from airflow_provider_spotbatch.control.controller import Controller
 from airflow_provider_spotbatch.job.errors import FormatMismatch, InvalidInput, SignatureMismatch
-
-if TYPE_CHECKING:
-    from airflow_provider_spotbatch.control.controller import Controller
 
 FAILED_TICKS = 12
 """Ticks that may fail in a row: with the pauses below, a store that is down for about 8 minutes."""
