@@ -52,6 +52,7 @@ THIRD_PARTY = {
         "obstore",
         "flask_appbuilder",
         "flask_babel",
+        "jinja2",
         "wtforms",
     },
 }

@@ -15,7 +15,7 @@ INDEX_ADDRESSES = (
     r"pypi\." + "org",
     r"pythonhosted\." + "org",
     r"npmjs\." + "org",
-    "index" + r"[-_]url\s*[= ]",
+    "index" + r"[-_]url[\s=]+https?://[^\s/]*[.]",
     r"https?://[^\s\"']*/" + "simple\\b",
 )
 MACHINE_PATHS = (

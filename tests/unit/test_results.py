@@ -232,7 +232,10 @@ def test_a_result_spans_many_blocks_of_the_index(job: Job) -> None:
 
 
 def test_an_xcom_of_any_result_is_below_two_kilobytes_and_comes_back_equal(job: Job) -> None:
-    from airflow.sdk.serde import deserialize, serialize
+    try:
+        from airflow.sdk.serde import deserialize, serialize
+    except ImportError:  # before Airflow 3.2
+        from airflow.serialization.serde import deserialize, serialize
 
     causes = dict.fromkeys(("error", "timeout", "memory", "crash", "interrupted", "lost"), 999_999)
     result = MapResult(
