@@ -70,6 +70,14 @@ def test_an_option_that_is_not_set_has_its_documented_default() -> None:
     assert conf.getboolean("spotbatch", "deferrable", fallback=True)
 
 
+def hooks() -> Any:
+    try:
+        from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime as Manager
+    except ImportError:  # before Airflow 3.2
+        from airflow.providers_manager import ProvidersManager as Manager
+    return Manager().hooks
+
+
 @needs_distribution
 def test_airflow_discovers_it() -> None:
     from airflow.providers_manager import ProvidersManager
@@ -79,7 +87,7 @@ def test_airflow_discovers_it() -> None:
     assert manager.providers[DISTRIBUTION].version == __version__
     assert callable(task.spot)
     assert callable(task.spot_map)
-    assert manager.hooks["spotbatch"].hook_name == "SpotBatch"
+    assert hooks()["spotbatch"].hook_name == "SpotBatch"
     if AIRFLOW >= (3, 2):  # before, Airflow makes the form where Flask-AppBuilder is installed
         assert "extra__spotbatch__backend" in manager.connection_form_widgets
 
