@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_spotbatch.job.errors import InvalidInput
+from airflow_provider_spotbatch.job.errors import InvalidInput, StoreUnavailable
 
 LINES = "lines"
 JSONL = "jsonl"
@@ -53,7 +53,8 @@ class Items:
     def iterate(self, store_options: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """The items, streamed. ``store_options``: obstore's settings of the store (region, endpoint …).
 
-        Raises InvalidInput where the file is not there or a line cannot be read.
+        Raises InvalidInput where the file is not there or a line cannot be read, StoreUnavailable
+        where the store refuses or does not answer.
         """
         options = store_options or {}
         if self.kind == LISTING:
@@ -176,6 +177,7 @@ def _blocks(uri: str, options: Mapping[str, Any]) -> Iterator[bytes]:
                 yield block
         return
     import obstore
+    from obstore.exceptions import BaseError
 
     store, key = _remote(uri, options)
     try:
@@ -183,6 +185,8 @@ def _blocks(uri: str, options: Mapping[str, Any]) -> Iterator[bytes]:
             yield bytes(chunk)
     except FileNotFoundError as error:
         raise InvalidInput(f"items cannot be read from {uri}: there is no such object") from error
+    except BaseError as error:
+        raise StoreUnavailable(f"items cannot be read from {uri}: {str(error).splitlines()[0]}") from error
 
 
 def _remote(uri: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -225,9 +229,13 @@ def _local_names(glob: str) -> Iterator[str]:
 
 def _remote_names(store: Any, glob: str) -> Iterator[str]:
     import obstore
+    from obstore.exceptions import BaseError
 
-    for chunk in obstore.list(store, _fixed_folder(glob) or None):
-        yield from (entry["path"] for entry in chunk)
+    try:
+        for chunk in obstore.list(store, _fixed_folder(glob) or None):
+            yield from (entry["path"] for entry in chunk)
+    except BaseError as error:
+        raise StoreUnavailable(f"items cannot be listed: {str(error).splitlines()[0]}") from error
 
 
 def _pattern(glob: str) -> re.Pattern[str]:

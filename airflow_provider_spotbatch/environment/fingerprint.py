@@ -237,6 +237,8 @@ class _Walk:
             return self.digest(function, path)
         if isinstance(value, functools._lru_cache_wrapper):
             return _hash(b"cached", self.digest(value.__wrapped__, path))
+        if isinstance(value, functools.cached_property):
+            return _hash(b"cached property", self.digest(value.func, path))
         if all(hasattr(kind, name) for name in ("dtype", "shape", "tobytes")):
             return self._array(value, path)
         return self._object(value, path)

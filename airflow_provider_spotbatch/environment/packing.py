@@ -21,6 +21,7 @@ from airflow_provider_spotbatch.environment.environment import Environment
 from airflow_provider_spotbatch.environment.fingerprint import Digester, Unstable
 from airflow_provider_spotbatch.environment.imports import imports_of
 from airflow_provider_spotbatch.environment.modules import (
+    INSTALLED,
     MISSING,
     SHIPPED,
     TRAVELLING,
@@ -280,8 +281,9 @@ class Packing:
         self._check_imports()
         modules: dict[str, dict[str, Any]] = {}
         for (module, qualname), met in sorted(self._seen.definitions.items(), key=lambda pair: pair[0]):
-            current = _find(module, qualname)
-            modules.setdefault(self._modules.stable(module), {})[qualname] = current or met
+            if not isinstance(met, type):  # a decorator may have put another function in its place
+                met = _find(module, qualname) or met
+            modules.setdefault(self._modules.stable(module), {})[qualname] = met
         return modules
 
     def _member(self, module: str, qualname: str) -> Any:
@@ -315,6 +317,11 @@ class Packing:
             setup=self._given.setup,
         )
 
+    def _installed(self) -> list[str]:
+        """Top-level installed modules that the work needs: another version is another work."""
+        tops = {name.partition(".")[0] for name in self._seen.modules}
+        return sorted(top for top in tops if self._modules.kind(top) == INSTALLED)
+
     def _fingerprint(self, environment: WorkerEnvironment) -> str | None:
         try:
             parts = [
@@ -322,9 +329,11 @@ class Packing:
                 json.dumps(environment.to_json(), sort_keys=True).encode(),
                 self._digester.value(self._function, f"function {self._name}"),
                 *(
-                    self._digester.value([key, self._kwargs[key]], f"argument {key}")
+                    part
                     for key in sorted(self._kwargs)
+                    for part in (key.encode(), self._digester.value(self._kwargs[key], f"argument {key}"))
                 ),
+                *(self._digester.module(name) for name in self._installed()),
                 self._digester.definitions(),
             ]
         except Unstable as reason:

@@ -72,6 +72,10 @@ def by_value_pickler(modules: Modules, seen: Seen) -> type[Any]:
                 return self._of_module(obj)
             if kind is ItemContext:
                 return "item_context"
+            if kind is functools.cached_property:
+                # Without the lock that it holds before Python 3.12, and makes anew.
+                attributes = {name: value for name, value in vars(obj).items() if name != "lock"}
+                return kind, (obj.func,), attributes
             function = undecorated(obj)
             if function is not None:
                 return operator.getitem, ((function,), 0)
@@ -79,30 +83,34 @@ def by_value_pickler(modules: Modules, seen: Seen) -> type[Any]:
                 raise pickle.PicklingError(
                     f"an Airflow {kind.__name__} belongs to the DAG and cannot travel to a machine"
                 )
-            named_in = getattr(obj, "__module__", None)
-            if modules.travels(named_in) and named_in != kind.__module__:
-                return _of_named_object(obj)
+            if kind is typing.TypeVar or kind not in self.dispatch_table:
+                named_in = getattr(obj, "__module__", None)
+                if modules.travels(named_in) and named_in != kind.__module__:
+                    return _of_named_object(obj)
             return super().reducer_override(obj)
 
+        def _note(self, module: Any) -> None:
+            if isinstance(module, str):
+                seen.modules.add(module)
+
         def _of_class(self, cls: Any) -> Any:
-            seen.modules.add(cls.__module__)
+            self._note(cls.__module__)
             if not modules.travels(cls.__module__):
                 return super().reducer_override(cls)
             reduced = cloudpickle._dynamic_class_reduce(cls)
             if not is_named(cls):
                 # cloudpickle's own tracking keeps one copy of it per process.
                 return reduced
-            seen.definitions[cls.__module__, cls.__qualname__] = cls
+            seen.definitions.setdefault((cls.__module__, cls.__qualname__), cls)
             return _under_stable_name(reduced, modules.stable(cls.__module__))
 
         def _of_function(self, function: FunctionType) -> Any:
             module = function.__module__
-            if module is not None:
-                seen.modules.add(module)
+            self._note(module)
             if not modules.travels(module):
                 return super().reducer_override(function)
             if is_named(function):
-                seen.definitions[module, function.__qualname__] = function
+                seen.definitions.setdefault((module, function.__qualname__), function)
             make, arguments, (attributes, slots), *rest = self._dynamic_function_reduce(function)
             stable = modules.stable(module)
             arguments[1]["__name__"] = stable
@@ -122,7 +130,7 @@ def by_value_pickler(modules: Modules, seen: Seen) -> type[Any]:
             )
 
         def _of_module(self, module: ModuleType) -> Any:
-            seen.modules.add(module.__name__)
+            self._note(module.__name__)
             if modules.travels(module.__name__):
                 raise pickle.PicklingError(
                     f"the module object {module.__name__} cannot travel: use names imported from it"
@@ -158,4 +166,8 @@ def _of_named_object(obj: Any) -> Any:
         return typing.NewType, (obj.__name__, obj.__supertype__)
     if isinstance(obj, typing.TypeVar):
         return cloudpickle._make_typevar, (*cloudpickle._decompose_typevar(obj)[:-1], None)
+    if isinstance(obj, typing.ParamSpec):
+        return typing.ParamSpec, (obj.__name__,)
+    if isinstance(obj.__reduce_ex__(4), str):
+        raise pickle.PicklingError("it is known by its name in the DAG file only: define it in a module")
     return NotImplemented

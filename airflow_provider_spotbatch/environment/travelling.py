@@ -71,15 +71,20 @@ def _loaded_from(source: str) -> Iterator[ModuleType]:
     """Modules of this process that come from ``source``, those that Airflow loaded as DAG files first."""
     if not source:
         return
-    ending = os.sep + source.replace("/", os.sep)
     matching = [
         (name, module)
         for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType)
-        and os.path.realpath(getattr(module, "__file__", None) or "/").endswith(ending)
+        if isinstance(module, ModuleType) and _comes_from(module, source)
     ]
     matching.sort(key=lambda pair: not (pair[0].startswith(MANGLED) or pair[0] == "__main__"))
     yield from (module for _, module in matching)
+
+
+def _comes_from(module: ModuleType, source: str) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or os.path.basename(file) != os.path.basename(source):
+        return False
+    return os.path.realpath(file).endswith(os.sep + source.replace("/", os.sep))
 
 
 def _member(module: ModuleType, qualname: str) -> Any:

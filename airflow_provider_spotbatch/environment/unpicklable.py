@@ -86,6 +86,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield ".__func__", value.__func__
     elif isinstance(value, (classmethod, staticmethod)):
         yield "", value.__func__
+    elif isinstance(value, property):
+        yield "", value.fget
+        yield " setter", value.fset
     elif isinstance(value, functools.partial):
         yield ".func", value.func
         yield " arguments", value.args

@@ -7,10 +7,13 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, unquote
 
 import numpy
 import pytest
@@ -98,6 +101,78 @@ def test_lines_are_read_without_their_ends_and_empty_ones_are_left_out(tmp_path:
     expected = ["one", "two words ", "thrée"]
     assert list(iterate_items(Items.lines(str(path)))) == expected
     assert list(iterate_items(Items.lines(path.as_uri()))) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_lines_are_whole_wherever_a_read_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    path = tmp_path / "names.txt"
+    path.write_bytes("one\r\n\ntwø\nthree\n".encode())
+    monkeypatch.setattr("airflow_provider_spotbatch.items._READ_BYTES", size)
+    assert list(Items.lines(str(path)).iterate()) == ["one", "twø", "three"]
+
+
+class Bucket(BaseHTTPRequestHandler):
+    """As much of S3 as reading an object and listing a folder need."""
+
+    objects: ClassVar = {"in/rows.jsonl": b"[1]\n[2]\n", "in/a b.tif": b"", "in/sub/c.tif": b""}
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        key = unquote(path.removeprefix("/bucket").lstrip("/"))
+        if "list-type" in query:
+            prefix = parse_qs(query)["prefix"][0]
+            entries = "".join(
+                f"<Contents><Key>{name}</Key><Size>{len(data)}</Size><ETag>x</ETag>"
+                "<LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents>"
+                for name, data in sorted(self.objects.items())
+                if name.startswith(prefix)
+            )
+            self._answer(200, f"<ListBucketResult>{entries}</ListBucketResult>".encode())
+        elif key in self.objects:
+            self._answer(200, self.objects[key])
+        else:
+            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+        self.send_header("ETag", '"x"')
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def bucket() -> Iterator[dict[str, Any]]:
+    """Settings that lead obstore to a bucket of our own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield {
+        "endpoint": f"http://127.0.0.1:{server.server_port}",
+        "region": "us-east-1",
+        "skip_signature": True,
+        "client_options": {"allow_http": True},
+    }
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_objects_of_a_store_are_read_and_listed(bucket: dict[str, Any]) -> None:
+    assert list(iterate_items(Items.jsonl("s3://bucket/in/rows.jsonl"), bucket)) == [[1], [2]]
+    assert list(iterate_items(Items.listing("s3://bucket/in/*.tif"), bucket)) == ["s3://bucket/in/a b.tif"]
+    assert list(iterate_items(Items.listing("s3://bucket/in/**.tif"), bucket)) == [
+        "s3://bucket/in/a b.tif",
+        "s3://bucket/in/sub/c.tif",
+    ]
+    with pytest.raises(InvalidInput, match=r"s3://bucket/in/gone: there is no such object"):
+        list(iterate_items(Items.lines("s3://bucket/in/gone"), bucket))
 
 
 def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:

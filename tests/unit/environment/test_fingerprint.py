@@ -70,6 +70,9 @@ def make(base):
     class Local:
         rate = base
 
+        def __init__(self):
+            self.one, self.two, self.three = 1, 2, 3
+
     def inner(x, shift=7):
         return helper(x) + base + shift + Local.rate
 

@@ -15,19 +15,22 @@ import pytest
 from airflow_provider_spotbatch.environment.packing import Packing
 from airflow_provider_spotbatch.environment.travelling import resolver
 from airflow_provider_spotbatch.job import codec
-from tests.unit.environment.packs import Elsewhere, LoadDag, packed_with, packing
+from tests.unit.environment.packs import Elsewhere, LoadDag, fingerprint, packed_with, packing
 
 SHOP = """
     import functools
     import logging
     import math as mathematics
+    from abc import ABC, abstractmethod
+    from collections.abc import Callable as Callable_
     from dataclasses import dataclass
     from enum import Enum
-    from typing import NamedTuple, NewType, TypeVar
+    from typing import Generic, NamedTuple, NewType, ParamSpec, TypedDict, TypeVar
 
     log = logging.getLogger(__name__)
     RATE = 3
     T = TypeVar("T")
+    P = ParamSpec("P")
     Price = NewType("Price", int)
 
     class Colour(Enum):
@@ -125,6 +128,43 @@ SHOP = """
         return Local.rate + x
 
     doubler = lambda x: x * 2 * RATE
+
+    class Row(TypedDict):
+        x: int
+
+    class Lazy(ABC, Generic[T]):
+        def __init__(self, x):
+            self.x = x
+
+        @functools.cached_property
+        def tripled(self):
+            return self.x * RATE
+
+        @property
+        @abstractmethod
+        def doubled(self): ...
+
+        @classmethod
+        def of(cls, x): return cls(x)
+
+    class Eager(Lazy[int]):
+        __slots__ = ("shift",)
+
+        @property
+        def doubled(self):
+            return self.x * 2 + super().tripled
+
+    def typed(function: Callable_[P, T]) -> Callable_[P, T]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return function(*args, **kwargs)
+        return call
+
+    @typed
+    def with_types(x: Row) -> Price:
+        return Price(Eager.of(x["x"]).doubled)
+
+    partly = functools.update_wrapper(functools.partial(helper), helper)
 """
 
 
@@ -187,12 +227,15 @@ def test_an_exception_whose_init_takes_other_arguments_goes_and_comes_back(shop:
         ("decorated", 2, 7),
         ("doubler", 2, 12),
         ("with_class", 1, 4),
+        ("with_types", {"x": 2}, 10),
+        ("partly", 2, 6),
         ("itself", None, None),
         ("itself", "{{ ds }}", "{{ ds }}"),
     ],
 )
 def test_kinds_of_functions(shop: Any, mapped: Any, name: str, item: Any, expected: Any) -> None:
     assert mapped(getattr(shop, name), [item]) == [expected]
+    fingerprint(packing(getattr(shop, name)))
 
 
 def test_closures_partials_methods_and_callable_objects_run(shop: Any, mapped: Any) -> None:
@@ -317,3 +360,19 @@ def test_tracebacks_name_the_dag_file(shop: Any, bundle: Path) -> None:
     packed = packing(shop.triple, bundle=bundle).finish()
     assert b"shop.py" in packed.blobs[packed.work.blob]
     assert packed.work.travelling == {"spotbatch_dag_shop": "shop.py"}
+
+
+def test_a_dag_file_that_was_loaded_twice_agrees_with_its_function(
+    dag: LoadDag, bundle: Path, elsewhere: Elsewhere
+) -> None:
+    source = """
+        class Box:
+            x = 1
+
+        def open_box(box):
+            assert isinstance(box, Box)
+            return box.x
+        """
+    first, second = dag(source), dag(source)
+    assert first.Box is not second.Box
+    assert round_trip(packing(first.open_box, bundle=bundle), [second.Box()], elsewhere) == [1]
