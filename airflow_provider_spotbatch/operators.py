@@ -50,11 +50,17 @@ FAIL = "__fail__"
 """The method that Airflow resumes a task with whose trigger timed out or failed."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Uncalled:
-    """A generator function as item source: Airflow calls template fields that can be called."""
+    """A generator function as item source: Airflow calls template fields that can be called.
+
+    Its text has no address in it: Airflow would take each parse for a new version of the DAG.
+    """
 
     function: Callable[..., Any]
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
 
 
 class SpotMapOperator(BaseOperator):
@@ -151,15 +157,14 @@ class SpotMapOperator(BaseOperator):
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self._worker: Worker | None = None
-        self._check_work()
-        self._check_call()
-        known = policy_arguments(self.__dict__)
-        policy_from({name: value for name, value in known.items() if known_at_parse_time(value)})
+        # A mapped one is made when it runs: then execute() checks it, since Airflow fails badly here.
+        if not getattr(self, "_BaseOperator__from_mapped", False):
+            self._check()
 
     def execute(self, context: Context) -> Any:
         """Submit, start the first machines, then wait for the end: deferred, or here."""
         with _without_retries():
-            policy = policy_from(policy_arguments(self.__dict__))
+            policy = self._check()
         settings = SpotBatchHook(self.conn_id).settings_for(policy, self._warn)
         if policy.budget_usd is None:
             policy = dataclasses.replace(policy, budget_usd=settings.budget_usd)
@@ -219,8 +224,15 @@ class SpotMapOperator(BaseOperator):
             return content.render(lambda value: self.render_template(value, context, jinja_env, seen_oids))
         return super().render_template(content, context, jinja_env, seen_oids)
 
+    def _check(self) -> Policy:
+        """Refuse what is wrong as far as it is known; the policy, in which templates are left out."""
+        self._check_work()
+        self._check_call()
+        known = policy_arguments(self.__dict__)
+        return policy_from({name: value for name, value in known.items() if known_at_parse_time(value)})
+
     def _check_work(self) -> None:
-        """Refuse, at parse time, work that is no work."""
+        """Refuse work that is no work."""
         if (self.python_callable is None) == (self.command is None):
             raise InvalidInput(f"task {self.task_id!r} needs either python_callable or command")
         if self.command is not None:
@@ -240,7 +252,7 @@ class SpotMapOperator(BaseOperator):
             )
 
     def _check_call(self) -> None:
-        """Refuse, at parse time, items that are no items and a function that cannot be called so."""
+        """Refuse items that are no items and a function that cannot be called so."""
         if self.items is None:
             raise InvalidInput(f"task {self.task_id!r} needs items")
         source = self._item_source

@@ -21,6 +21,7 @@ from airflow_provider_spotbatch.job.keys import ChunkId, Run, blob
 from airflow_provider_spotbatch.job.outcome import Failure, ResultHead, decode_head, head_size
 from airflow_provider_spotbatch.job.signing import Signer, derive, key_id, unverified_body
 from airflow_provider_spotbatch.job.spec import Spec
+from airflow_provider_spotbatch.running_file import RunningFile
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -237,7 +238,15 @@ class ResultReader:
     def _resolve(self) -> Resolver:
         from airflow_provider_spotbatch.environment.travelling import resolver
 
-        return resolver(self._spec.work, self._work_blob)
+        work = self._spec.work
+        otherwise = resolver(work, self._work_blob)
+        running = RunningFile.of_this_task()
+
+        def resolve(module: str, qualname: str) -> Any:
+            found = running.find(work.travelling.get(module, ""), qualname)
+            return otherwise(module, qualname) if found is None else found
+
+        return resolve
 
     def _work_blob(self) -> bytes:
         """The blob that the signed specification names by its hash."""

@@ -43,10 +43,10 @@ def dag_bag() -> Any:
 
 def _dag_bag() -> Any:
     try:
-        from airflow.dag_processing.dagbag import DagBag
+        from airflow.dag_processing.dagbag import BundleDagBag
     except ImportError:  # Airflow 3.1
-        from airflow.models.dagbag import DagBag
-    return DagBag(dag_folder=str(DAGS))
+        from airflow.models.dagbag import BundleDagBag
+    return BundleDagBag(dag_folder=str(DAGS), bundle_path=DAGS)
 
 
 def _sync(bag: Any) -> None:

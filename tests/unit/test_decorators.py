@@ -144,9 +144,9 @@ def test_mapping_makes_one_task_per_list() -> None:
 
 
 def test_mapping_over_single_items_is_refused_before_anything_runs() -> None:
-    mapped = operator_of(render.expand(uri=["a", "b"]))
+    unmapped = operator_of(render.expand(uri=["a", "b"])).unmap({"op_kwargs": {"uri": "a"}})
     with pytest.raises(InvalidInput, match=r"One job over all items is render\(items\)"):
-        mapped.unmap({"op_kwargs": {"uri": "a"}})
+        unmapped._check()
 
 
 def test_rendering_leaves_what_holds_no_template() -> None:
