@@ -48,8 +48,6 @@ class Actor:
     run: Run
     fleet: Fleet
     observer: Observer
-    clock: Callable[[], float]
-    wall_clock: Callable[[], float]
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
@@ -59,7 +57,7 @@ class Actor:
     async def carry_out(self, plan: Plan, decided_at: float) -> bool:
         """Do what the plan says; False if it became void half-way."""
         for action in plan.actions:
-            if self.clock() - decided_at > PLAN_SECONDS:
+            if self.site.clock() - decided_at > PLAN_SECONDS:
                 self.say("a plan was not carried out in time and is dropped; looking again")
                 return False
             try:
@@ -94,7 +92,7 @@ class Actor:
 
     async def _record_stop(self, action: RecordStop) -> None:
         self.say(action.reason)
-        body = {"format": FORMAT, "stop": action.stop.__dict__, "at": self.wall_clock()}
+        body = {"format": FORMAT, "stop": action.stop.__dict__, "at": self.site.wall_clock()}
         await self._create(self.run.stop, json.dumps(body).encode())
 
     async def _record_loss(self, action: RecordLoss) -> None:
@@ -104,13 +102,13 @@ class Actor:
             "instance": action.instance,
             "cause": action.cause,
             "chunks": list(action.chunks),
-            "at": self.wall_clock(),
+            "at": self.site.wall_clock(),
         }
         await self._create(self.run.loss(action.instance), json.dumps(body).encode())
 
     async def _close_chunk(self, action: CloseChunk) -> None:
         self.say(action.reason)
-        chunk, at = action.chunk, self.wall_clock()
+        chunk, at = action.chunk, self.site.wall_clock()
         failure = Failure("Lost", action.reason)
         outcomes = [
             ItemOutcome(
@@ -124,7 +122,7 @@ class Actor:
         await self.site.store.create(self.run.generation.result(chunk.id), data)
         head = await self.observer.head(chunk.id)
         if head is not None:
-            await self.observer.take_head(head, self.clock())
+            await self.observer.take_head(head, self.site.clock())
 
     # --- machines --------------------------------------------------------------------------------
 
@@ -185,7 +183,7 @@ class Actor:
             if head is None:
                 missing.append(chunk)
             else:
-                await self.observer.take_head(head, self.clock())
+                await self.observer.take_head(head, self.site.clock())
         return replace(batch, chunks=tuple(missing))
 
     # --- agents ----------------------------------------------------------------------------------
@@ -194,14 +192,14 @@ class Actor:
         self._beat += 1
         control = Control(self._beat, action.report_every, action.spend_for, action.drain)
         await self.site.store.write(self.run.control, control.to_bytes())
-        self.observer.control_at = self.clock()
+        self.observer.control_at = self.site.clock()
         await self.site.store.write(self.run.progress, self._progress())
 
     def _progress(self) -> bytes:
         counts = self.observer.ledger.counts
         body = {
             "format": FORMAT,
-            "at": self.wall_clock(),
+            "at": self.site.wall_clock(),
             "spent_usd": self.observer.spent_usd,
             "causes": dict(self.observer.ledger.causes),
             **counts.__dict__,

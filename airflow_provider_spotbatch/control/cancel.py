@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 
 from airflow_provider_spotbatch.backends.base import Fleet
@@ -24,7 +23,7 @@ async def cancel(site: Site, run: Run, reason: str, say: Say, *, deadline: float
 
     Harmless when repeated, and for a run that is over. Nothing can be launched for it afterwards.
     """
-    body = {"format": 1, "reason": reason, "at": time.time()}
+    body = {"format": 1, "reason": reason, "at": site.wall_clock()}
     if await site.store.create(run.cancel, json.dumps(body).encode()):
         say(f"cancelling run {run.tag}: {reason}")
     spec, record = await read_spec(site, run.generation), await read_run(site, run)
@@ -55,7 +54,7 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
     A launch record without an answer may belong to a controller that was stopped just before its
     call: its machines can appear until its plan is too old, so its answer or that time is awaited.
     """
-    began = time.monotonic()
+    began = site.clock()
     told: set[str] = set()
     empty_since: float | None = None
     while True:
@@ -67,9 +66,9 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
                     say(f"ending machines {', '.join(left)}")
                     told.update(left)
                 await fleet.terminate(left)
-            elif await _all_answered(site, run) or time.monotonic() - began > PLAN_SECONDS:
-                empty_since = time.monotonic() if empty_since is None else empty_since
-                if time.monotonic() - empty_since >= fleet.visibility_bound:
+            elif await _all_answered(site, run) or site.clock() - began > PLAN_SECONDS:
+                empty_since = site.clock() if empty_since is None else empty_since
+                if site.clock() - empty_since >= fleet.visibility_bound:
                     return True
         except Throttled:
             pass  # looked at again after the pause
@@ -78,7 +77,7 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
                 f"ERROR: machines could not be ended and may cost money: "
                 f"{refusal.message} {refusal.remedy}".rstrip()
             )
-        if time.monotonic() - began > deadline:
+        if site.clock() - began > deadline:
             return False
         await asyncio.sleep(PAUSE_SECONDS)
 

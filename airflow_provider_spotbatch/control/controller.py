@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -41,7 +40,7 @@ class Turn:
 class Controller:
     """Drives one run. Several may drive the same run, and any may be killed at any point.
 
-    ``clock`` is monotonic, ``wall_clock`` in seconds since the epoch, ``random`` in [0, 1).
+    ``random`` gives numbers in [0, 1).
     """
 
     def __init__(
@@ -50,15 +49,11 @@ class Controller:
         run: Run,
         say: Callable[[str], None],
         *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
         random: Callable[[], float] = random.random,
     ) -> None:
         self._site = site
         self._run = run
         self._say = say
-        self._clock = clock
-        self._wall_clock = wall_clock
         self._random = random
         self._observer: Observer | None = None
         self._actor: Actor | None = None
@@ -90,14 +85,12 @@ class Controller:
             record,
             fleet,
             await offers_by_class(site, record),
-            self._clock,
             self._random,
-            self._wall_clock,
             spent_before=await _spent_before(site, run),
         )
         if record.previous is not None:
             await carry_index(site, Run(run.generation, record.previous), observer.ledger)
-        self._actor = Actor(site, run, fleet, observer, self._clock, self._wall_clock, self._say)
+        self._actor = Actor(site, run, fleet, observer, self._say)
         self._observer = observer
         return observer
 
@@ -106,7 +99,7 @@ class Controller:
         observer = await self.open()
         assert self._actor is not None
         seen = await observer.look()
-        decided_at = self._clock()
+        decided_at = self._site.clock()
         plan = await asyncio.to_thread(decide, seen)
         failures = list(observer.failures)
         observer.failures.clear()
@@ -122,7 +115,7 @@ class Controller:
         if self._history_at is not None and seen.now - self._history_at < HISTORY_SECONDS:
             return
         self._history_at = seen.now
-        number = int(self._wall_clock() // HISTORY_SECONDS)
+        number = int(self._site.wall_clock() // HISTORY_SECONDS)
         data = await asyncio.to_thread(_history_bytes, seen, plan)
         await self._site.store.write(self._run.history(number), data)
 

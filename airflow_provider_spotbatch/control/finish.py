@@ -5,7 +5,6 @@ written. Whoever comes second takes what is there.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -74,7 +73,7 @@ async def _read_heads(observer: Observer, chunks: list[ChunkId]) -> None:
             *(observer.head(chunk) for chunk in chunks[start : start + AT_ONCE])
         ):
             if head is not None:
-                await observer.take_head(head, observer.clock())
+                await observer.take_head(head, observer.site.clock())
 
 
 async def _write_index(site: Site, run: Run, observer: Observer) -> None:
@@ -102,7 +101,7 @@ def _outcome(observer: Observer, seen: Snapshot) -> Outcome:
         failed=counts.failed,
         causes={cause: count for cause, count in sorted(observer.ledger.causes.items()) if count},
         started=observer.record.created,
-        ended=time.time(),
+        ended=observer.site.wall_clock(),
         cost_usd=observer.spent_usd or None,
     )
 

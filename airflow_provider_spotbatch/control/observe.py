@@ -67,7 +67,7 @@ class ToldFailure:
 
 @dataclass
 class Observer:
-    """Sees one run. ``clock``: monotonic seconds; ``random``: in [0, 1)."""
+    """Sees one run. ``random``: in [0, 1)."""
 
     site: Site
     run: Run
@@ -75,9 +75,7 @@ class Observer:
     record: RunRecord
     fleet: Fleet
     offers: dict[int, tuple[Offer, ...]]
-    clock: Callable[[], float]
     random: Callable[[], float]
-    wall_clock: Callable[[], float]
     spent_before: float = 0.0
     """Dollars reckoned before this observer began: earlier runs, and this run by an earlier process."""
     ledger: Ledger = field(init=False)
@@ -103,8 +101,8 @@ class Observer:
         self._told = 0
         self._stop: Stop | None = None
         self.control_at: float | None = None
-        self.age_at_start = max(0.0, self.wall_clock() - self.record.created)
-        self._began = self.clock()
+        self.age_at_start = max(0.0, self.site.wall_clock() - self.record.created)
+        self._began = self.site.clock()
 
     async def look(self) -> Snapshot:
         """Read what changed, and picture the run."""
@@ -117,7 +115,7 @@ class Observer:
             store.list_objects(run.agents),
             store.list_objects(run.losses),
         )
-        now = self.clock()
+        now = self.site.clock()
         await self._take_launches(launches, now)
         await self._take_batches(batches, now)
         await self._take_reports(reports, now)

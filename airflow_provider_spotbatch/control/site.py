@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_spotbatch.backends import open_backend
@@ -20,11 +21,14 @@ from airflow_provider_spotbatch.job.spec import Spec
 
 @dataclass(frozen=True)
 class Site:
-    """One place to run jobs."""
+    """One place to run jobs, and the time there: ``clock`` in monotonic seconds, ``wall_clock`` in
+    seconds since the epoch."""
 
     settings: Settings
     backend: Backend
     store: Store
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
 
     def generation_key(self, generation: Generation) -> bytes:
         """The key that the generation's machines receive."""
@@ -67,7 +71,7 @@ async def read_run(site: Site, run: Run) -> RunRecord | None:
 
 async def boot_for(site: Site, run: Run, spec: Spec, record: RunRecord) -> Boot:
     """What the run's machines are told, before each is made its own."""
-    left = record.policy.max_runtime - (time.time() - record.created)
+    left = record.policy.max_runtime - (site.wall_clock() - record.created)
     settings = site.settings
     return Boot(
         backend=site.backend.name,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -228,7 +227,7 @@ async def _begin_run(site: Site, run: Run, request: JobRequest, items: int, *, p
         max_tries=request.max_tries,
         dag_run_started=request.dag_run_started,
         previous=previous,
-        created=time.time(),
+        created=site.wall_clock(),
     )
     if not await site.store.create(run.run, record.to_bytes(site.signer(run.generation))):
         raise SpotBatchError(
