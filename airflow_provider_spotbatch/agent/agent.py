@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from airflow_provider_spotbatch.agent.checkpoints import Checkpoints
 from airflow_provider_spotbatch.agent.chunk_input import ChunkInputs
 from airflow_provider_spotbatch.agent.endings import DRAIN, FAILED, INTERRUPTED, NOW, Ending
-from airflow_provider_spotbatch.agent.folder import WorkerSetup, prepare
+from airflow_provider_spotbatch.agent.folder import prepare
 from airflow_provider_spotbatch.agent.leases import (
     REPORTING,
     RUNNING,
@@ -31,7 +31,7 @@ from airflow_provider_spotbatch.agent.leases import (
 from airflow_provider_spotbatch.agent.limits import enforce
 from airflow_provider_spotbatch.agent.logs import Logs
 from airflow_provider_spotbatch.agent.reporting import Reporter
-from airflow_provider_spotbatch.agent.slots import Slot
+from airflow_provider_spotbatch.agent.slots import Slot, StartWorker
 from airflow_provider_spotbatch.agent.watch import Watch
 from airflow_provider_spotbatch.agent.worker_process import WorkerProcess
 from airflow_provider_spotbatch.backends.base import Machine
@@ -71,24 +71,38 @@ class MachineFailed(SpotBatchError):
 
 
 async def run_agent(
-    boot: Boot, machine: Machine, store: Store, *, clock: Callable[[], float] = time.monotonic
+    boot: Boot,
+    machine: Machine,
+    store: Store,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    start_worker: StartWorker | None = None,
 ) -> None:
     """Be the agent of one instance until it ends. Raises MachineFailed where the machine is to blame.
 
+    ``start_worker(slot number)`` stands in for worker processes; with it no environment is prepared.
     Cancelled, it ends its workers, releases its leases and reports first.
     """
-    await Agent(boot, machine, store, clock).run()
+    await Agent(boot, machine, store, clock, start_worker).run()
 
 
 class Agent:
     """See :func:`run_agent`."""
 
-    def __init__(self, boot: Boot, machine: Machine, store: Store, clock: Clock) -> None:
+    def __init__(
+        self,
+        boot: Boot,
+        machine: Machine,
+        store: Store,
+        clock: Clock,
+        start_worker: StartWorker | None = None,
+    ) -> None:
         self._boot = boot
         self._run = boot.of_run
         self._machine = machine
         self._store = store
         self._clock = clock
+        self._start_worker = start_worker
         self._signer = Signer(bytes.fromhex(boot.key), boot.of_generation)
         self._watch = Watch(store, boot, clock)
         self._logs = Logs(store, boot.of_generation, boot.instance)
@@ -101,7 +115,6 @@ class Agent:
         self._slots: list[Slot] = []
         self._free: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()
         self._inputs: ChunkInputs
-        self._setup: WorkerSetup
         self._endings: asyncio.Queue[Ending] = asyncio.Queue()
         self._ending: Ending | None = None
         self._room = asyncio.Event()
@@ -137,8 +150,8 @@ class Agent:
             return ending
         spec, record = await self._read_orders()
         self._inputs = ChunkInputs(self._store, self._signer, spec)
-        self._setup = await prepare(self._boot, spec, self._store)
-        self._slots = [Slot(number, self._start_worker) for number in range(self._boot.slots)]
+        start_worker = self._start_worker or await self._prepare_workers(spec)
+        self._slots = [Slot(number, start_worker) for number in range(self._boot.slots)]
         for slot in self._slots:
             self._free.put_nowait(slot)
         self._state = reports.RUNNING
@@ -167,10 +180,16 @@ class Agent:
             self._signer, self._run.number, record
         )
 
-    async def _start_worker(self, slot: int) -> WorkerProcess:
-        return await WorkerProcess.start(
-            self._setup, self._boot.instance, slot, self._checkpoints, self._logs.add
-        )
+    async def _prepare_workers(self, spec: Spec) -> StartWorker:
+        """Fetch what workers need; what starts one of them."""
+        setup = await prepare(self._boot, spec, self._store)
+
+        async def start(slot: int) -> WorkerProcess:
+            return await WorkerProcess.start(
+                setup, self._boot.instance, slot, self._checkpoints, self._logs.add
+            )
+
+        return start
 
     # Sources: what runs beside the chunks. Each may end the agent.
 
