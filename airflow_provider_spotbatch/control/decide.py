@@ -347,7 +347,8 @@ def _launch_reason(seen: Snapshot, memory_class: int, slots: tuple[int, ...]) ->
         why += f", {ended} machines have ended"
     more = f" with {2**memory_class} × the memory" if memory_class else ""
     name = seen.offers[memory_class][0].name
-    return f"starting machines of type {name} with {' + '.join(map(str, slots))} slots{more}: {why}"
+    machines = f"{len(slots)} machines of type {name}" if len(slots) > 1 else f"a machine of type {name}"
+    return f"starting {machines} with {sum(slots)} slots in all{more}: {why}"
 
 
 def _backoff_over(seen: Snapshot) -> bool:
@@ -422,8 +423,8 @@ def _retry_size(seen: Snapshot) -> int:
 def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
     slots = max(1, min(seen.concurrency, seen.counts.open))
     open_items = sum(view.chunk.count for view in seen.open_chunks)
-    if not seen.pace.items:
-        # Nothing is measured yet: single items, two for every slot, so that none waits for this loop.
+    if not seen.pace.items or _may_be_broken(seen):
+        # Single items, two for every slot, so that none waits for this loop.
         sizes: Iterable[int] = [1] * min(seen.counts.waiting, max(0, 2 * slots - open_items))
     else:
         ahead = open_items * seen.pace.seconds / slots
@@ -440,6 +441,11 @@ def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
             chunks=2 * slots - len(seen.open_chunks),
         )
     yield from _cut(seen, batch, sizes)
+
+
+def _may_be_broken(seen: Snapshot) -> bool:
+    """Whether only failures are known so far, and more of them would stop the job: no more is risked."""
+    return seen.policy.early_stop is not None and seen.outcomes > 0 and seen.counts.ok == 0
 
 
 def _cut(seen: Snapshot, batch: int, sizes: Iterable[int]) -> Iterator[Chunk]:

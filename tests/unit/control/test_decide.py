@@ -216,6 +216,20 @@ def test_measured_items_travel_in_chunks_that_shrink_to_the_end() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_only_single_items_are_sent_while_only_failures_are_known() -> None:
+    failing = seen(
+        counts=Counts(1000, 996, 0, 0, 0, 4),
+        fresh=((4, 1000),),
+        outcomes=4,
+        only_error="error: ValueError",
+        pace=Pace(items=4, seconds=0.001, size=10.0, busy_seconds=0.004),
+    )
+    (send,) = of(decide(failing), Send)
+    assert [chunk.count for chunk in send.batch.chunks] == [1] * 8
+    (send,) = of(decide(replace(failing, policy=Policy(early_stop=None))), Send)
+    assert max(chunk.count for chunk in send.batch.chunks) > 1
+
+
 def test_long_items_travel_singly_and_not_all_at_once() -> None:
     long = seen(
         counts=Counts(1000, 1000, 0, 0, 0, 0),
