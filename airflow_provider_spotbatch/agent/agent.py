@@ -133,7 +133,7 @@ class Agent:
     async def run(self) -> None:
         sources: list[asyncio.Task[None]] = []
         try:
-            ending = await self._begin(sources) or await self._until_ending()
+            ending = await self._begin(sources) or await self._until_ending(leasing=sources[0])
         except asyncio.CancelledError:
             await self._end(Ending(NOW, "the agent was told to end"), sources)
             raise
@@ -144,7 +144,7 @@ class Agent:
             raise MachineFailed(ending.reason)
 
     async def _begin(self, sources: list[asyncio.Task[None]]) -> Ending | None:
-        """Fetch what is to be run and start everything; or the reason not to."""
+        """Fetch what is to be run and start all sources, leasing first; or the reason not to."""
         ending, _ = await asyncio.gather(self._watch.look(), self._reporter.write())
         if ending is not None:
             return ending
@@ -371,10 +371,11 @@ class Agent:
 
     # The end.
 
-    async def _until_ending(self) -> Ending:
+    async def _until_ending(self, leasing: asyncio.Task[None]) -> Ending:
         """Work until an ending, and then for as long as that ending leaves time."""
         self._ending = await self._endings.get()
         noticed = self._clock()
+        await _cancel([leasing])
         while True:
             ending = self._ending
             log.info("ending: %s", ending.reason)
@@ -432,17 +433,22 @@ class Agent:
         unfinished = self._leases.unfinished
         await _cancel([held.task for held in unfinished if held.task])
         await _cancel(sources)
-        await asyncio.gather(*(self._leases.release(held) for held in unfinished))
+        await asyncio.gather(*(self._leases.release(held) for held in unfinished), self._flush_logs())
         self._handed_over = tuple(str(held.chunk.id) for held in unfinished)
         for held in unfinished:
             self._leases.drop(held)
         await self._last_words()
 
+    async def _flush_logs(self) -> None:
+        try:
+            await asyncio.wait_for(self._logs.flush(), LAST_SECONDS)
+        except asyncio.TimeoutError:
+            log.error("the last output of items cannot be stored")
+
     async def _last_words(self) -> None:
         """The last report, and the acks that wait for it. A silent store is not waited for."""
         self._state = reports.ENDED
         try:
-            await asyncio.wait_for(self._logs.flush(), LAST_SECONDS)
             await asyncio.wait_for(self._reporter.write(), LAST_SECONDS)
         except (StoreUnavailable, asyncio.TimeoutError) as error:
             log.error("the last report cannot be written: %s", error)
@@ -497,8 +503,12 @@ def _pause(failures: int) -> float:
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel tasks and return once they have ended."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+    """Cancel tasks and return once they have ended.
+
+    Again and again: ``wait_for`` swallows a cancellation that meets what it waited for.
+    """
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=1.0)

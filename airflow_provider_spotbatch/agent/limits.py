@@ -19,6 +19,7 @@ async def enforce(slots: Sequence[Slot], item_timeout: float | None, memory_mb: 
     """Watch the slots' items until cancelled. ``item_timeout`` in seconds, ``memory_mb`` in MB."""
     while True:
         await asyncio.sleep(min(SAMPLE_SECONDS, item_timeout or SAMPLE_SECONDS))
+        busy = []
         for slot in slots:
             worker = slot.worker
             now = worker.running if worker is not None and worker.alive else None
@@ -26,18 +27,24 @@ async def enforce(slots: Sequence[Slot], item_timeout: float | None, memory_mb: 
                 continue
             if item_timeout is not None and now.seconds > item_timeout:
                 worker.kill(now.item, TIMEOUT, f"ran longer than item_timeout={item_timeout:g} s")
-                continue
-            used = await asyncio.to_thread(_sample, worker)
-            _check_memory(slot, worker, now, used, memory_mb)
+            else:
+                busy.append((slot, worker, now))
+        if busy:
+            samples = await asyncio.to_thread(_sample, [worker for _, worker, _ in busy])
+            for (slot, worker, now), used in zip(busy, samples, strict=True):
+                _check_memory(slot, worker, now, used, memory_mb)
 
 
-def _sample(worker: WorkerProcess) -> float:
-    """Memory of the worker and all below it, in MB; remembers who they are."""
-    pids = processes.descendants(worker.pid)
-    for pid in pids:
-        if pid not in worker.seen and (process := processes.look_at(pid)) is not None:
-            worker.seen[pid] = process
-    return processes.resident_mb(pids)
+def _sample(workers: Sequence[WorkerProcess]) -> list[float]:
+    """Memory of each worker with all below it, in MB; each remembers who they are."""
+    used = []
+    for worker in workers:
+        pids = processes.descendants(worker.pid)
+        for pid in pids:
+            if pid not in worker.seen and (process := processes.look_at(pid)) is not None:
+                worker.seen[pid] = process
+        used.append(processes.resident_mb(pids))
+    return used
 
 
 def _check_memory(slot: Slot, worker: WorkerProcess, now: RunningNow, used: float, limit: float) -> None:

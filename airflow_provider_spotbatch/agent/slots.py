@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from airflow_provider_spotbatch.job.report import RunningItem
 DEATHS_BETWEEN_ITEMS = 3
 """A worker that dies outside any item is replaced; so many times in one chunk, and the machine is ill."""
 
-StartWorker = Callable[[int], Awaitable[WorkerProcess]]
+StartWorker = Callable[[int], Coroutine[Any, Any, WorkerProcess]]
 
 
 class Slot:
@@ -32,12 +32,11 @@ class Slot:
 
     def __init__(self, number: int, start_worker: StartWorker) -> None:
         self.number = number
-        self.worker: WorkerProcess | None = None
         self.chunk: Chunk | None = None
         self.peaks: dict[int, float] = {}
         self._start_worker = start_worker
         self._interrupted = False
-        self._starting = asyncio.Lock()
+        self._start: asyncio.Task[WorkerProcess] | None = None
 
     async def run(self, chunk: Chunk, items: Sequence[ItemInput]) -> list[ItemOutcome]:
         """The outcome of every item, in order. A death costs only the item it happened in.
@@ -65,9 +64,22 @@ class Slot:
             self.worker.interrupt()
 
     async def end(self) -> None:
-        if self.worker is not None:
-            await asyncio.shield(self.worker.end())
-            self.worker = None
+        """End the worker, whether it runs or is being started, and all it started."""
+        start, self._start = self._start, None
+        if start is None:
+            return
+        if start.done() and not start.cancelled() and start.exception() is None:
+            await start.result().end()
+        else:
+            start.cancel()
+            await asyncio.gather(start, return_exceptions=True)
+
+    @property
+    def worker(self) -> WorkerProcess | None:
+        """The worker, once it is up."""
+        start = self._start
+        up = start is not None and start.done() and not start.cancelled() and start.exception() is None
+        return start.result() if start is not None and up else None
 
     @property
     def running(self) -> RunningItem | None:
@@ -101,14 +113,14 @@ class Slot:
         return outcomes
 
     async def _ready_worker(self) -> WorkerProcess:
-        async with self._starting:
-            if self.worker is not None and not self.worker.alive:
-                await self.end()
-            if self.worker is None:
-                self.worker = await self._start_worker(self.number)
-                if self._interrupted:
-                    self.worker.interrupt()
-            return self.worker
+        if self.worker is not None and not self.worker.alive:
+            await self.end()
+        if self._start is None:
+            self._start = asyncio.create_task(self._start_worker(self.number))
+        worker = await asyncio.shield(self._start)
+        if self._interrupted:
+            worker.interrupt()
+        return worker
 
     def _collect(self, part: list[ItemOutcome], attempt: int) -> Callable[[dict[str, Any], bytes], None]:
         def on_result(header: dict[str, Any], body: bytes) -> None:

@@ -34,12 +34,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 FRAME = struct.Struct("<IQ")
-SHARED = struct.Struct("<dqB")
-"""The shared file: CLOCK_MONOTONIC start of the running item, its index (-1: none), interrupted flag.
-The start comes first, so that a reader who sees a new index never sees an old start with it."""
+RUNNING = struct.Struct("<dq")
+INTERRUPTED_AT = RUNNING.size
+SHARED_BYTES = RUNNING.size + 1
+"""The shared file: CLOCK_MONOTONIC start of the running item and its index (-1: none), written by the
+worker; the interrupted flag, written by the agent. The start comes first, so that a reader who sees a new
+index never sees an old start with it."""
 
 NO_ITEM = -1
-INTERRUPTED_AT = 16
 
 PRIVATE_CLOUDPICKLE = "_spotbatch_cloudpickle"  # as in job/codec.py, which is loaded later
 PACKAGE = "airflow_provider_spotbatch"
@@ -253,30 +255,18 @@ class Work:
             raise TypeError(_refused(value))
         try:
             kind, data = self._codec.encode(value, self._pickled)
+            return kind, data
         except Exception as error:  # noqa: BLE001 - reduction runs the user's code
             path, part = self._unpicklable(value)
             raise TypeError(
                 f"the result, a {type_name(type(value))}, cannot be pickled: "
                 f"{path} is a {type_name(type(part))} ({error})"
             ) from None
-        if isinstance(value, BaseException):
-            self._check_readable(value, data)
-        return kind, data
 
     def _pickled(self, value: Any) -> bytes:
         buffer = io.BytesIO()
         self._pickler(buffer, self._travelling).dump(value)
         return buffer.getvalue()
-
-    def _check_readable(self, value: BaseException, data: bytes) -> None:
-        """An exception whose ``__init__`` takes other arguments than ``args`` cannot be read back."""
-        try:
-            self.decode("pickle", data)
-        except Exception as error:  # noqa: BLE001 - whatever the user's __init__ raises
-            raise TypeError(
-                f"the result, a {type_name(type(value))}, could not be unpickled downstream ({error}): "
-                "give the exception class a __reduce__, or return str(error)"
-            ) from None
 
     def _unpicklable(self, value: Any) -> tuple[str, Any]:
         """Where in ``value`` the part is that cannot be pickled, as an expression, and that part."""
@@ -332,9 +322,10 @@ class Worker:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._pid = os.getpid()
+        self._home = os.getcwd()
         self._channel = Channel(settings["source"], settings["sink"])
         os.set_inheritable(settings["shared"], False)
-        self._shared = mmap.mmap(settings["shared"], SHARED.size)
+        self._shared = mmap.mmap(settings["shared"], SHARED_BYTES)
         self._interrupted = Interrupted(self._shared)
         self._output = Output()
         self._codec = load_file("_spotbatch_codec", settings["codec"])
@@ -384,7 +375,8 @@ class Worker:
             index, attempt, settings["scratch"], settings["cache"], self._channel, self._interrupted
         )
         self._output.restore()
-        SHARED.pack_into(self._shared, 0, time.monotonic(), index, self._shared[INTERRUPTED_AT])
+        os.chdir(self._home)
+        RUNNING.pack_into(self._shared, 0, time.monotonic(), index)
         current = run
         start = time.time()
         result, value = self._outcome(work, index, kind, payload)
@@ -395,7 +387,7 @@ class Worker:
         peak, cpu = self._spent()
         result.update(op="result", item=index, start=start, end=end, peak=peak, cpu=cpu)
         self._channel.write(result, value)
-        SHARED.pack_into(self._shared, 0, 0.0, NO_ITEM, self._shared[INTERRUPTED_AT])
+        RUNNING.pack_into(self._shared, 0, 0.0, NO_ITEM)
 
     def _outcome(self, work: Work, index: int, kind: str, payload: bytes) -> tuple[dict[str, Any], bytes]:
         shown = ""

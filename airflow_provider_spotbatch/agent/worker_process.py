@@ -39,8 +39,10 @@ INSTANCE = "SPOTBATCH_INSTANCE"
 WORKER_TAG = "SPOTBATCH_WORKER"
 """Environment variables of every process of an instance, and of every process of one worker."""
 
-_SHARED = struct.Struct("<dqB")
-_INTERRUPTED_AT = 16
+# As in worker.py.
+_RUNNING = struct.Struct("<dq")
+_INTERRUPTED_AT = _RUNNING.size
+_SHARED_BYTES = _RUNNING.size + 1
 _NO_ITEM = -1
 
 _PROGRAM = """
@@ -121,20 +123,40 @@ class WorkerProcess:
     ) -> WorkerProcess:
         """A worker that has loaded the function, or knows why it cannot (``load_failure``).
 
-        Raises WorkerUnstartable where the machine is to blame.
+        Raises WorkerUnstartable where the machine is to blame. Cancelled, it leaves no process.
         """
-        work_folder, scratch = await asyncio.to_thread(make_slot_folder, setup, slot)
         nonce = secrets.token_hex(8)
-        tag = f"{WORKER_TAG}={nonce}"
+        launch = asyncio.create_task(cls._launch(setup, instance, slot, nonce, checkpoints, sink))
+        try:
+            worker = await asyncio.shield(launch)
+        except asyncio.CancelledError:
+            await (await launch).end()
+            raise
+        try:
+            await worker._load(setup, nonce)
+        except BaseException:
+            await worker.end()
+            raise
+        return worker
+
+    @classmethod
+    async def _launch(
+        cls,
+        setup: WorkerSetup,
+        instance: str,
+        slot: int,
+        nonce: str,
+        checkpoints: Checkpoints,
+        sink: LineSink,
+    ) -> WorkerProcess:
+        work_folder, scratch = await asyncio.to_thread(make_slot_folder, setup, slot)
         shared_fd = os.memfd_create("spotbatch-worker")
-        os.ftruncate(shared_fd, _SHARED.size)
-        shared = mmap.mmap(shared_fd, _SHARED.size)
-        _SHARED.pack_into(shared, 0, 0.0, _NO_ITEM, 0)
-        (theirs_in, ours_in), (ours_out, theirs_out), (ours_output, theirs_output) = (
-            os.pipe(),
-            os.pipe(),
-            os.pipe(),
-        )
+        os.ftruncate(shared_fd, _SHARED_BYTES)
+        shared = mmap.mmap(shared_fd, _SHARED_BYTES)
+        _RUNNING.pack_into(shared, 0, 0.0, _NO_ITEM)
+        theirs_in, ours_in = os.pipe()
+        ours_out, theirs_out = os.pipe()
+        ours_output, theirs_output = os.pipe()
         settings = {
             "source": theirs_in,
             "sink": theirs_out,
@@ -169,13 +191,8 @@ class WorkerProcess:
         finally:
             for fd in (theirs_in, theirs_out, theirs_output, shared_fd):
                 os.close(fd)
-        worker = cls(process, shared, tag, checkpoints)
+        worker = cls(process, shared, f"{WORKER_TAG}={nonce}", checkpoints)
         await worker._connect(ours_in, ours_out, ours_output, nonce, sink)
-        try:
-            await worker._load(setup, nonce)
-        except BaseException:
-            await asyncio.shield(worker.end())
-            raise
         return worker
 
     @property
@@ -184,7 +201,7 @@ class WorkerProcess:
 
     @property
     def running(self) -> RunningNow | None:
-        start, item, _ = _SHARED.unpack_from(self._shared)
+        start, item = _RUNNING.unpack_from(self._shared)
         return None if item == _NO_ITEM else RunningNow(item, max(0.0, time.monotonic() - start))
 
     def interrupt(self) -> None:
@@ -238,10 +255,8 @@ class WorkerProcess:
     async def _load(self, setup: WorkerSetup, nonce: str) -> None:
         if not await self._reached(self._started, START_SECONDS):
             death = await self.end()
-            raise WorkerUnstartable(
-                f"{setup.python} ended, or was silent for {START_SECONDS:.0f} s, before it could run the "
-                f"worker: {death.message}\n{death.output}".rstrip()
-            )
+            message = f"{setup.python} cannot run a worker: {death.message}\n{death.output}"
+            raise WorkerUnstartable(message.rstrip())
         header = {
             "op": "load",
             "nonce": nonce,
@@ -260,6 +275,9 @@ class WorkerProcess:
 
     async def _reached(self, stage: asyncio.Future[None], seconds: float) -> bool:
         await _first(stage, self._dead, timeout=seconds)
+        if not stage.done() and self.alive:
+            self._verdict = Death(CRASH, f"the process was ended after {seconds:.0f} s of silence")
+            self._ending.set()
         return stage.done()
 
     async def _die(self) -> Death:
@@ -321,7 +339,7 @@ async def _first(*awaited: asyncio.Future[Any], timeout: float | None = None) ->
 
 def _exit_message(code: int) -> str:
     if code >= 0:
-        return f"the process ended with exit code {code} before the function returned"
+        return f"the process ended with exit code {code}, and gave no result"
     try:
         name = signal.Signals(-code).name
     except ValueError:

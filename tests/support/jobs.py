@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -61,6 +63,8 @@ class Job:
     environment: WorkerEnvironment = field(default_factory=lambda: WorkerEnvironment(python=""))
     policy: Policy = field(default_factory=Policy)
     items: list[Any] = field(default_factory=list)
+    packed: list[tuple[str, bytes]] | None = None
+    """Items encoded already, instead of ``items``."""
 
     def __post_init__(self) -> None:
         self.store: Store = open_store(self.boot.store)
@@ -74,10 +78,11 @@ class Job:
         """Write everything, and send the chunks (by default one with all items)."""
         for name, data in self.blobs.items():
             await self.store.write(blob(name), data)
+        packed = self.packed or [codec.encode(item, cloudpickle.dumps) for item in self.items]
         builder = PartBuilder(0)
-        for index, item in enumerate(self.items):
-            builder.add(pack(SIGNER, index, *codec.encode(item, cloudpickle.dumps)))
-        table = ItemTable("first", len(self.items), (builder.part,))
+        for index, (kind, payload) in enumerate(packed):
+            builder.add(pack(SIGNER, index, kind, payload))
+        table = ItemTable("first", len(packed), (builder.part,))
         await self.store.write(GENERATION.item_part("first", 0), bytes(builder.data))
         await self.store.write(GENERATION.item_offsets("first", 0), builder.packed_offsets)
         spec = Spec(
@@ -87,7 +92,7 @@ class Job:
         record = RunRecord(1, self.policy, self.boot.slots, 0, "")
         await self.store.write(RUN.run, record.to_bytes(SIGNER))
         await self.tell(Control(beat=1, report_every=0.2))
-        await self.send([chunk(0, (0, len(self.items)))] if chunks is None else chunks)
+        await self.send([chunk(0, (0, len(packed)))] if chunks is None else chunks)
 
     async def send(self, chunks: Sequence[Chunk]) -> None:
         await LocalMachine(self.boot).queue(RUN, 0).send([to_message(each) for each in chunks])
@@ -105,8 +110,6 @@ class Job:
 
     def start_agent(self, instance: str = "i-1", **environment: str) -> subprocess.Popen[bytes]:
         """One agent as a process of its own."""
-        import os
-
         boot = self.boot_of(instance)
         process = subprocess.Popen(
             [sys.executable, "-m", "airflow_provider_spotbatch.agent"],
@@ -162,8 +165,6 @@ class Job:
 
     async def queue_is_empty(self) -> bool:
         """Whether every message was acked: none is ready, and none becomes ready when leases lapse."""
-        import sqlite3
-
         with sqlite3.connect(self.root / "queue.sqlite") as database:
             found = database.execute("SELECT COUNT(*) FROM messages").fetchone()[0]
         database.close()
@@ -205,7 +206,7 @@ def _job(root: Path, kind: str, name: str, body: bytes, items: Sequence[Any], op
         key=KEY.hex(),
         **{
             "python": sys.executable,
-            "idle_timeout": 0.4,
+            "idle_timeout": 0.2,
             "lease": 5.0,
             "backend_options": {"path": str(root)},
             **options,
@@ -214,6 +215,17 @@ def _job(root: Path, kind: str, name: str, body: bytes, items: Sequence[Any], op
     job = Job(root, work, boot, items=list(items), **parts)
     job.blobs[digest] = body
     return job
+
+
+def outcomes_of(job: Job) -> list[ItemOutcome]:
+    """Submit the job as one chunk, run one agent on it until it ends; the stored outcomes."""
+
+    async def scenario() -> list[ItemOutcome]:
+        await job.submit()
+        await job.run_agent()
+        return await job.outcomes()
+
+    return asyncio.run(scenario())
 
 
 def failure_of(outcome: ItemOutcome) -> Failure:
