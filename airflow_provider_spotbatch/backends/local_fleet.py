@@ -97,11 +97,13 @@ class LocalFleet:
             if not (_has(folder, "pid") or _has(folder, "terminated")):
                 self._power_on(folder, instance, record, slots)
         except PermissionError as error:
+            _forget_unless_started(folder)
             return AccessDenied(
                 f"no machine can be made in {folder}: {error.strerror}",
                 remedy="set 'path' of the connection to a folder that Airflow may write",
             )
         except (OSError, subprocess.SubprocessError) as error:
+            _forget_unless_started(folder)
             return NoCapacity(
                 f"no machine can be started in {folder}: {_explain(error)}",
                 remedy="free disk, memory or process slots of this machine",
@@ -138,7 +140,11 @@ class LocalFleet:
             names = sorted(name for name in os.listdir(machines) if name.startswith(self._prefix))
         except FileNotFoundError:
             return []
-        return [_look(os.path.join(machines, name)) for name in names]
+        found = []
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # forgotten meanwhile
+                found.append(_look(os.path.join(machines, name)))
+        return found
 
 
 def agent_command() -> list[str]:
@@ -176,13 +182,20 @@ def _make_folder(folder: str, record: LaunchRecord, slots: int) -> None:
             raise
 
 
+def _forget_unless_started(folder: str) -> None:
+    """A refused machine is not shown as one that is coming up, and may be asked for again."""
+    if not _has(folder, "pid"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _look(folder: str) -> Instance:
     """The machine as it is now. One that was killed whole is given the end it could not have."""
-    state, end = RUNNING, {}
+    state: str = RUNNING
+    end: dict[str, Any] = {}
     if not _has(folder, "pid") and not _has(folder, "terminated"):
         state = PENDING
-    elif not local_machine.is_on(folder) and _ended(folder):
-        state, end = TERMINATED, _read(folder, "ended")
+    elif not local_machine.is_on(folder) and (known := _end_of(folder)):
+        state, end = TERMINATED, known
     machine = _read(folder, "machine.json")
     return Instance(
         id=os.path.basename(folder),
@@ -198,7 +211,8 @@ def _terminate(folders: list[str]) -> None:
     """Tell all of them first, then see to each that does not obey."""
     known = [folder for folder in folders if os.path.exists(folder)]
     for folder in known:
-        Path(folder, "terminated").touch(mode=0o600)
+        with contextlib.suppress(OSError):  # on a full disk it is killed below, all the same
+            Path(folder, "terminated").touch(mode=0o600)
         for pid in _processes(folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, local_machine.POWER_OFF)
@@ -206,24 +220,31 @@ def _terminate(folders: list[str]) -> None:
     for folder in known:
         while local_machine.is_on(folder) and time.monotonic() < deadline:
             time.sleep(0.01)
-        _ended(folder)
+        _end_of(folder)
 
 
-def _ended(folder: str) -> bool:
-    """Whether the machine is gone for good, having ended what it could not end itself."""
-    if _has(folder, "ended") and not local_machine.is_on(folder):
-        return True
+def _end_of(folder: str) -> dict[str, Any] | None:
+    """How the machine ended, having ended what it could not end itself; None while it is there."""
     instance = os.path.basename(folder)
     deadline = time.monotonic() + END_SECONDS
-    while left := local_machine.processes_of(instance, _processes(folder)):
+    while local_machine.is_on(folder) or not _has(folder, "ended"):
+        left = local_machine.processes_of(instance, _processes(folder))
+        if not left and not local_machine.is_on(folder):
+            return _bury(folder)
         if time.monotonic() > deadline:
-            return False
+            return None
         local_machine.kill(left)
         time.sleep(0.01)
-    if local_machine.is_on(folder):
-        return False
-    local_machine.bury(folder, "terminated" if _has(folder, "terminated") else "the machine was killed")
-    return True
+    return _read(folder, "ended")
+
+
+def _bury(folder: str) -> dict[str, Any]:
+    reason = "terminated" if _has(folder, "terminated") else "the machine was killed"
+    try:
+        local_machine.bury(folder, reason)
+        return _read(folder, "ended")
+    except OSError:  # a full disk keeps no record, but no machine either
+        return {"reason": reason, "interrupted": _has(folder, "interrupt")}
 
 
 def _processes(folder: str) -> list[int]:

@@ -154,12 +154,13 @@ def frame(orders: dict[str, Any], tell: int) -> NoReturn:
     identity, draft = _locked_draft(folder)
     _play_operating_system(os.path.join(folder, "machine.log"))
     may_run, allow = os.pipe()
+    outer = os.getpid()
     inner = os.fork()
     if not inner:
         os.close(allow)
         os.close(tell)
         if os.read(may_run, 1):
-            system(orders)
+            system(orders, outer)
         os._exit(0)
     mine = _claim(folder, identity, draft, inner)
     os.write(tell, b"1")
@@ -173,16 +174,13 @@ def frame(orders: dict[str, Any], tell: int) -> NoReturn:
     _power_off(orders, "the machine was killed")
 
 
-def system(orders: dict[str, Any]) -> NoReturn:
+def system(orders: dict[str, Any], outer: int) -> NoReturn:
     """The inner process: runs the agent, and powers off when it ends, in time, or when told to."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # of all that the frame has set, this alone is not inherited
     folder = orders["folder"]
-    outer = os.getppid()
-    reason = None
-    agent = None
-    if _has(folder, "terminated"):
-        reason = "terminated"
-    else:
-        agent = _start_agent(orders)
+    terminated = _has(folder, "terminated")
+    agent = None if terminated else _start_agent(orders)
+    reason = "terminated" if terminated else None
     ends = time.monotonic() + orders["lifetime"]
     interrupted_at = None
     while reason is None:
@@ -211,7 +209,7 @@ def _power_off(orders: dict[str, Any], reason: str) -> NoReturn:
 
 
 def _play_operating_system(log: str) -> None:
-    """Print to the log, adopt every orphan of the machine, and take signals when looking for them."""
+    """Print to the log, adopt every orphan of the machine, and take signals only when looking."""
     nothing = os.open(os.devnull, os.O_RDWR)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, nothing), (1, output), (2, output)):
