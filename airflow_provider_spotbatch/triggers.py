@@ -27,6 +27,9 @@ CHECK_SECONDS = 5.0
 
 CHECKS = 4
 
+CHECK_PAUSE = 1.0
+"""Seconds before the second look; doubled from look to look."""
+
 KNOWS_KILLS = hasattr(BaseTrigger, "on_kill")
 """From Airflow 3.3 a trigger is told that the user ended the task; before, it must find out."""
 
@@ -123,7 +126,7 @@ class SpotMapTrigger(BaseTrigger):
                 break
             except Exception as error:  # noqa: BLE001 - the API server may be away for a moment
                 self._say(f"cannot see the state of the task: {type(error).__name__}: {error}")
-                await asyncio.sleep(2.0**attempt * random.uniform(0.5, 1.0))
+                await asyncio.sleep(CHECK_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
         await self._kill()
 
     async def _kill_unless_deferred(self) -> None:

@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from airflow_provider_spotbatch.control.controller import Controller
-from airflow_provider_spotbatch.job.errors import FormatMismatch, InvalidInput, SignatureMismatch
+from airflow_provider_spotbatch.job.errors import Refusal, SpotBatchError, StoreUnavailable
 
 FAILED_TICKS = 12
 """Ticks that may fail in a row: with the pauses below, a store that is down for about 8 minutes."""
 
 LONGEST_PAUSE = 60.0
 
-HOPELESS = (SignatureMismatch, FormatMismatch, InvalidInput)
-"""Errors that looking again does not cure."""
+
+def may_pass(error: Exception) -> bool:
+    """Whether looking again later can cure an error: a store or cloud that is away comes back."""
+    if isinstance(error, Refusal):
+        return not error.fatal
+    return isinstance(error, StoreUnavailable) or not isinstance(error, SpotBatchError)
 
 
-async def drive(controller: Controller, say: Callable[[str], None]) -> None:
+async def drive(
+    controller: Controller,
+    say: Callable[[str], None],
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
     """Tick until the run is over. Raises the last error when too many ticks failed."""
     failed = 0
     while True:
         try:
             turn = await controller.tick()
-        except HOPELESS:
-            raise
         except Exception as error:
             failed += 1
-            if failed >= FAILED_TICKS:
+            if failed >= FAILED_TICKS or not may_pass(error):
                 raise
             pause = min(LONGEST_PAUSE, 2.0**failed) * random.uniform(0.5, 1.0)
             say(f"{type(error).__name__}: {error}. Looking again in {pause:.0f} s ({failed}/{FAILED_TICKS})")
-            await asyncio.sleep(pause)
+            await sleep(pause)
             continue
         failed = 0
         if turn.over:
             return
-        await asyncio.sleep(turn.pause)
+        await sleep(turn.pause)
