@@ -21,7 +21,7 @@ from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.backends.memory_clock import Clock, RealClock
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.backends.memory_queue import MemoryQueue, Messages
-from airflow_provider_spotbatch.backends.memory_store import MemoryStore
+from airflow_provider_spotbatch.backends.memory_store import MemoryStore, Objects
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import InvalidInput, NoCapacity, Refusal, Throttled
@@ -50,8 +50,8 @@ _registry: WeakValueDictionary[str, MemoryCloud] = WeakValueDictionary()
 
 @dataclass(eq=False)
 class SimulatedMachine:
-    """One machine. What runs on it reaches the cloud through ``queue`` and ``sleep``, where it stops
-    while the machine is frozen, and hears of its end by ``notice``."""
+    """One machine. What runs on it reaches the cloud through ``queue``, ``store`` and ``sleep``, where
+    it stops while the machine is frozen, and for good once it is off; it hears of its end by ``notice``."""
 
     cloud: MemoryCloud
     run: Run
@@ -81,12 +81,18 @@ class SimulatedMachine:
     def queue(self, run: Run, memory_class: int) -> MemoryQueue:
         return MemoryQueue(self.cloud, run.queue(memory_class), self.boot.lease, self.gate)
 
+    @property
+    def store(self) -> MemoryStore:
+        return MemoryStore(self.cloud, self.cloud.store.objects, self.gate)
+
     async def sleep(self, seconds: float) -> None:
         await self.cloud.clock.sleep(seconds)
         await self.gate()
 
     async def gate(self) -> None:
         await self.awake.wait()
+        if self.state == TERMINATED:
+            raise asyncio.CancelledError  # nothing runs on: neither a last report nor a release
 
     def describe(self) -> Instance:
         return Instance(
@@ -144,7 +150,7 @@ class MemoryCloud:
         self.boot_seconds = boot_seconds
         self.end_seconds = end_seconds
         self.visibility_bound = visibility_bound
-        self.store = MemoryStore(self)
+        self.store = MemoryStore(self, Objects())
         self.queues: dict[str, Messages] = {}
         self.machines: dict[str, SimulatedMachine] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -254,6 +260,7 @@ class MemoryCloud:
         machine.reason = reason
         machine.interrupted = interrupted
         machine.ended = self.clock.now()
+        machine.awake.set()
         if machine.life is not None and machine.life is not asyncio.current_task():
             machine.life.cancel()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -13,20 +15,37 @@ if TYPE_CHECKING:
     from airflow_provider_spotbatch.backends.memory import MemoryCloud
 
 
+@dataclass
+class Objects:
+    """What the store holds: by name, and the names in order."""
+
+    named: dict[str, tuple[bytes, StoredObject]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    writes: int = 0
+
+
+async def _pass() -> None:
+    return None
+
+
 class MemoryStore(Store):
     """Objects in a dictionary. Not obstore's own memory store: that one has its times from the
-    system's clock and answers from another thread, so no simulation over it would repeat itself."""
+    system's clock and answers from another thread, so no simulation over it would repeat itself.
 
-    def __init__(self, cloud: MemoryCloud) -> None:
+    ``gate`` is awaited before each call and before its answer: a frozen machine stands there.
+    """
+
+    def __init__(
+        self, cloud: MemoryCloud, objects: Objects, gate: Callable[[], Awaitable[None]] = _pass
+    ) -> None:
         self.uri = f"memory://{cloud.name}"
+        self.objects = objects
         self._cloud = cloud
-        self._objects: dict[str, tuple[bytes, StoredObject]] = {}
-        self._names: list[str] = []
-        self._writes = 0
+        self._gate = gate
 
     async def create(self, name: str, data: bytes) -> bool:
         await self._request("write", name)
-        fresh = name not in self._objects
+        fresh = name not in self.objects.named
         if fresh:
             self._put(name, data)
         await self._answer("write", name)
@@ -39,7 +58,7 @@ class MemoryStore(Store):
 
     async def read(self, name: str) -> bytes | None:
         await self._request("read", name)
-        data = self._objects[name][0] if name in self._objects else None
+        data = self.objects.named[name][0] if name in self.objects.named else None
         await self._answer("read", name)
         return data
 
@@ -49,39 +68,41 @@ class MemoryStore(Store):
 
     async def exists(self, name: str) -> bool:
         await self._request("look at", name)
-        found = name in self._objects
+        found = name in self.objects.named
         await self._answer("look at", name)
         return found
 
     async def list_objects(self, prefix: str, after: str | None = None) -> list[StoredObject]:
         await self._request("list", prefix)
         folder = prefix.rstrip("/") + "/" if prefix else ""
-        first = bisect_left(self._names, folder) if after is None else bisect_right(self._names, after)
-        names = takewhile(lambda name: name.startswith(folder), islice(self._names, first, None))
-        found = [self._objects[name][1] for name in names]
+        first = bisect_left(self.objects.names, folder) if after is None else bisect_right(self.objects.names, after)
+        names = takewhile(lambda name: name.startswith(folder), islice(self.objects.names, first, None))
+        found = [self.objects.named[name][1] for name in names]
         await self._answer("list", prefix)
         return found
 
     async def delete(self, names: list[str]) -> None:
         for name in names:
             await self._request("delete", name)
-            if self._objects.pop(name, None):
-                self._names.remove(name)
+            if self.objects.named.pop(name, None):
+                self.objects.names.remove(name)
             await self._answer("delete", name)
 
     def _put(self, name: str, data: bytes) -> None:
-        if name not in self._objects:
-            insort(self._names, name)
-        self._writes += 1
-        entry = StoredObject(name, len(data), str(self._writes), self._cloud.clock.now())
-        self._objects[name] = (bytes(data), entry)
+        if name not in self.objects.named:
+            insort(self.objects.names, name)
+        self.objects.writes += 1
+        entry = StoredObject(name, len(data), str(self.objects.writes), self._cloud.clock.now())
+        self.objects.named[name] = (bytes(data), entry)
 
     async def _request(self, verb: str, name: str) -> None:
+        await self._gate()
         await self._cloud.travel()
         self._maybe_fail(verb, name)
 
     async def _answer(self, verb: str, name: str) -> None:
         await self._cloud.travel()
+        await self._gate()
         self._maybe_fail(verb, name)
 
     def _maybe_fail(self, verb: str, name: str) -> None:
