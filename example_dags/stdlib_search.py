@@ -59,7 +59,7 @@ def report(results: Any) -> None:
     print(f"searched in {results.duration:.1f} s; the files with the most:\n")
     for path in sorted(matches, key=lambda path: len(matches[path]), reverse=True)[:10]:
         number, line = matches[path][0]
-        print(f"{len(matches[path]):5}  {path:28} e.g. line {number}: {line[:70]}")
+        print(f"{len(matches[path]):5}  {path:30} e.g. line {number}: {line[:70]}")
     print("\nWhere the work ran:")
     for worker, count in workers.most_common():
         print(f"{count:5} files on {worker}")
