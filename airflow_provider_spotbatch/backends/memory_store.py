@@ -75,7 +75,11 @@ class MemoryStore(Store):
     async def list_objects(self, prefix: str, after: str | None = None) -> list[StoredObject]:
         await self._request("list", prefix)
         folder = prefix.rstrip("/") + "/" if prefix else ""
-        first = bisect_left(self.objects.names, folder) if after is None else bisect_right(self.objects.names, after)
+        first = (
+            bisect_left(self.objects.names, folder)
+            if after is None
+            else bisect_right(self.objects.names, after)
+        )
         names = takewhile(lambda name: name.startswith(folder), islice(self.objects.names, first, None))
         found = [self.objects.named[name][1] for name in names]
         await self._answer("list", prefix)
