@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.job.chunks import Chunk
@@ -30,7 +30,7 @@ class ItemInput:
 
     index: int
     kind: str
-    payload: bytes
+    payload: bytes = field(repr=False)
 
 
 class ChunkInputs:

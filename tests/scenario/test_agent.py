@@ -397,3 +397,67 @@ def test_two_agents_share_the_work_and_run_nothing_twice(tmp_path: Path) -> None
         assert min(len(await job.ended("i-1")), len(await job.ended("i-2"))) > 0
 
     asyncio.run(scenario())
+
+
+def test_no_more_items_run_at_once_than_there_are_slots(tmp_path: Path) -> None:
+    """Chunks are leased ahead where they are short; they wait for a slot all the same."""
+    running = tmp_path / "running"
+    running.mkdir()
+
+    def work(x: int) -> int:
+        mark = running / str(x)
+        mark.touch()
+        count = len(list(running.iterdir()))
+        time.sleep(0.01)
+        mark.unlink()
+        return count
+
+    async def scenario() -> None:
+        job = function_job(tmp_path, work, range(60), slots=3)
+        await job.submit([chunk(number, (number, number + 1)) for number in range(60)])
+        await job.run_agent()
+        counts = [value_of((await job.outcomes(ChunkId(1, 1, number)))[0]) for number in range(60)]
+        assert max(counts) <= 3
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_is_idle_for_a_lease_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        job = noting_job(tmp_path, 1, lease=0.5, idle_timeout=2.0)
+        await job.submit([])
+        await job.tell(Control(beat=2, report_every=600.0))
+        agent = asyncio.create_task(job.run_agent())
+
+        async def told() -> bool:
+            data = await job.store.read(RUN.report("i-1"))
+            return data is not None and ((await job.report()).empty_seconds or 0) >= 0.5
+
+        await eventually(told, "the report of an empty queue")
+        assert not agent.done()
+        await agent
+
+    asyncio.run(scenario())
+
+
+def test_running_items_are_in_the_report(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        job = noting_job(tmp_path, 1, seconds=600)
+        await job.submit()
+        agent = asyncio.create_task(job.run_agent())
+
+        async def told() -> bool:
+            data = await job.store.read(RUN.report("i-1"))
+            return data is not None and bool((await job.report()).running)
+
+        await eventually(told, "the running item")
+        report = await job.report()
+        (running,) = report.running
+        assert (running.item, running.attempt, running.chunk) == (0, 1, "0001-0000001-00000")
+        assert report.held == ("0001-0000001-00000",)
+        agent.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await agent
+        assert (await job.report()).state == ENDED
+
+    asyncio.run(scenario())
