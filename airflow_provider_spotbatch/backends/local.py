@@ -67,6 +67,7 @@ class LocalBackend:
         self._instances = _instances(settings)
 
     def open_store(self) -> Store:
+        _make_root(self.root)
         return open_store(self.store_uri, self.store_options)
 
     def fleet(self, run: Run, boot: Boot) -> LocalFleet:
@@ -134,8 +135,8 @@ def local_key(path: str | None) -> bytes:
     """
     root = local_root(path)
     name = os.path.join(root, "key")
+    _make_root(root)
     try:
-        os.makedirs(root, mode=0o700, exist_ok=True)
         if not os.path.exists(name):
             _create_key(name)
         with open(name) as file:
@@ -151,6 +152,17 @@ def local_key(path: str | None) -> bytes:
             "results signed with the old key cannot be read then"
         )
     return bytes.fromhex(text)
+
+
+def _make_root(root: str) -> None:
+    """Make the root before anything in it, so that it is private from the start."""
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"the local backend keeps everything in {root}, which cannot be made: {error.strerror}. "
+            "Set 'path' of the connection to a folder that Airflow may write"
+        ) from error
 
 
 def _create_key(name: str) -> None:

@@ -21,7 +21,13 @@ from airflow_provider_spotbatch.control.plan import (
     Terminate,
     WriteControl,
 )
-from airflow_provider_spotbatch.control.sizing import chunk_sizes, items_at_most, seconds_ahead
+from airflow_provider_spotbatch.control.sizing import (
+    CHUNK_SECONDS,
+    CHUNK_SECONDS_MOST,
+    chunk_sizes,
+    items_at_most,
+    seconds_ahead,
+)
 from airflow_provider_spotbatch.control.snapshot import LaunchView, Machine, Retry, Snapshot, Stop
 from airflow_provider_spotbatch.job.chunks import FRESH, RESEND, RETRY, Batch, Chunk, ranges_of
 from airflow_provider_spotbatch.job.keys import ChunkId
@@ -439,6 +445,8 @@ def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
             ahead_seconds=ahead,
             seconds=(high - ahead) * slots,
             chunks=2 * slots - len(seen.open_chunks),
+            # A failure is known when its chunk ends: where it is to stop the job, that should be soon.
+            longest=CHUNK_SECONDS if seen.policy.on_item_error == "stop" else CHUNK_SECONDS_MOST,
         )
     yield from _cut(seen, batch, sizes)
 

@@ -53,7 +53,8 @@ class Ledger:
         self._most_memory_class = most_memory_class
         self._state = bytearray(count)
         self._attempts = bytearray(count)
-        self._place = array("I", bytes(4 * count))  # serial of the chunk, counted from 1; 0: none
+        self._place = array("I", bytes(4 * count))
+        """Serial, counted from 1, of the chunk that has the item's verdict, else of the last it was sent in."""
         self._ordinal = array("I", bytes(4 * count))
         self._failed_as: dict[int, str] = {}
         self._item_losses: Counter[int] = Counter()
@@ -94,7 +95,7 @@ class Ledger:
             if batch.kind == RESEND:
                 continue
             for start, stop in chunk.ranges:
-                self._send_range(start, stop)
+                self._send_range(start, stop, entry.serial)
 
     def is_open(self, chunk: ChunkId) -> bool:
         return chunk in self._open
@@ -110,7 +111,7 @@ class Ledger:
         self._measure(ended)
         ordinal = 0
         for start, stop in entry.chunk.ranges:
-            self._succeed_range(start, stop, entry.serial, ordinal)
+            self._succeed_range(start, stop, entry, ordinal)
             ordinal += stop - start
 
     def ended_read(self, ended: EndedChunk | None, head: ResultHead, now: float) -> None:
@@ -122,7 +123,7 @@ class Ledger:
             self._measure(ended)
         for ordinal, row in enumerate(head.rows):
             if row.cause == OK:
-                self._succeeded(row.item, entry.serial, ordinal)
+                self._succeeded(row.item, entry, ordinal)
             else:
                 self._failed(row.item, row.cause, entry, ordinal, now)
 
@@ -145,26 +146,27 @@ class Ledger:
         self._ran_seconds += ended.seconds
         self._ran_size += ended.size
 
-    def _succeeded(self, item: int, serial: int, ordinal: int) -> None:
+    def _succeeded(self, item: int, entry: _Sent, ordinal: int) -> None:
         self.outcomes += 1
         if self._state[item] == _OK:
             return
         if self._state[item] == _FAILED:
             self.causes[self._failed_as.pop(item)] -= 1
         self._set(item, _OK)
-        self._attempts[item] = min(255, self._attempts[item] + 1)
-        self._place[item] = serial + 1
+        self._attempts[item] = min(255, entry.chunk.attempt)
+        self._place[item] = entry.serial + 1
         self._ordinal[item] = ordinal
 
     def _failed(self, item: int, cause: str, entry: _Sent, ordinal: int, now: float) -> None:
         self.outcomes += 1
         if self._state[item] in (_OK, _FAILED):
             return  # among several results of one item a success wins, and a verdict stands
-        self._place[item] = entry.serial + 1
+        if self._place[item] != entry.serial + 1:
+            return  # its next attempt was sent already, by whoever knew of this failure before
         self._ordinal[item] = ordinal
         memory_class = entry.chunk.memory_class
         if cause in SPENDS_RETRIES:
-            self._attempts[item] = min(255, self._attempts[item] + 1)
+            self._attempts[item] = min(255, entry.chunk.attempt)
         if self._is_final(item, cause, memory_class):
             self._set(item, _FAILED)
             self._failed_as[item] = cause
@@ -197,24 +199,26 @@ class Ledger:
         self._counts[state] += 1
         self._state[item] = state
 
-    def _send_range(self, start: int, stop: int) -> None:
+    def _send_range(self, start: int, stop: int, serial: int) -> None:
         if self._all(start, stop, _WAITING):
             self._set_range(start, stop, _WAITING, _SENT)
+            self._place[start:stop] = array("I", [serial + 1]) * (stop - start)
             return
         for item in range(start, stop):
-            if self._state[item] in (_WAITING, _RETRYING):
+            if self._state[item] in (_WAITING, _SENT, _RETRYING):
                 self._set(item, _SENT)
+                self._place[item] = serial + 1
 
-    def _succeed_range(self, start: int, stop: int, serial: int, ordinal: int) -> None:
+    def _succeed_range(self, start: int, stop: int, entry: _Sent, ordinal: int) -> None:
         size = stop - start
-        if not self._all(start, stop, _SENT) or any(self._attempts[start:stop]):
+        if not self._all(start, stop, _SENT):
             for step in range(size):
-                self._succeeded(start + step, serial, ordinal + step)
+                self._succeeded(start + step, entry, ordinal + step)
             return
         self.outcomes += size
         self._set_range(start, stop, _SENT, _OK)
-        self._attempts[start:stop] = b"\x01" * size
-        self._place[start:stop] = array("I", [serial + 1]) * size
+        self._attempts[start:stop] = bytes((min(255, entry.chunk.attempt),)) * size
+        self._place[start:stop] = array("I", [entry.serial + 1]) * size
         self._ordinal[start:stop] = array("I", range(ordinal, ordinal + size))
 
     def _all(self, start: int, stop: int, state: int) -> bool:

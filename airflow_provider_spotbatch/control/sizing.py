@@ -42,16 +42,24 @@ def items_at_most(pace: Pace, item_bytes: float) -> int:
 
 
 def chunk_sizes(
-    waiting: int, slots: int, pace: Pace, *, most: int, ahead_seconds: float, seconds: float, chunks: int
+    waiting: int,
+    slots: int,
+    pace: Pace,
+    *,
+    most: int,
+    ahead_seconds: float,
+    seconds: float,
+    chunks: int,
+    longest: float = CHUNK_SECONDS_MOST,
 ) -> Iterator[int]:
     """Sizes of the next chunks: at least ``chunks`` of them and ``seconds`` of work, while items wait.
 
-    ``ahead_seconds``: work per slot already sent. Each chunk takes a fair part of what is left
+    ``ahead_seconds``: work per slot already sent; ``longest``: work in one chunk at most. Each chunk takes a fair part of what is left
     (guided self-scheduling, Polychronopoulos and Kuck 1987, with half a share per slot), so that
     chunks are large while much is left and small near the end; none takes more than a slot's share.
     """
     mean = max(pace.seconds, SECONDS_LEAST)
-    grown = max(CHUNK_SECONDS, min(CHUNK_SECONDS_MOST, pace.busy_seconds / slots))
+    grown = max(CHUNK_SECONDS, min(longest, pace.busy_seconds / slots))
     planned, count = 0.0, 0
     while waiting > 0 and (planned < seconds or count < chunks):
         left = waiting * mean / slots + ahead_seconds
