@@ -149,3 +149,28 @@ def test_what_waits_is_told_by_memory_class() -> None:
     ledger = Ledger(4, Policy(), most_memory_class=3)
     ledger.ended_read(None, head(send(ledger, chunk(1, (0, 2))), "memory", "error"), 0.0)
     assert ledger.unsent() == {0: 3, 1: 1}
+
+
+class TestAProcessThatCameLater:
+    """It reads all batches first, then the results in any order."""
+
+    def test_a_failure_whose_retry_was_sent_already_is_not_retried_again(self) -> None:
+        ledger = Ledger(1, Policy(item_retries=2))
+        first = send(ledger, chunk(1, (0, 1)))
+        again = send(ledger, chunk(2, (0, 1), attempt=2), RETRY)
+        ledger.ended_read(None, head(first, "error"), 0.0)
+        assert counted(ledger) == (0, 1, 0, 0, 0)
+        assert ledger.due(1000.0) == ()
+        ledger.ended_read(None, head(again, "error"), 0.0)
+        assert [retry.attempt for retry in ledger.due(1000.0)] == [3]
+
+    def test_attempts_are_those_of_the_chunk_that_settled_the_item(self) -> None:
+        ledger = Ledger(2, Policy(item_retries=1))
+        first = send(ledger, chunk(1, (0, 2)))
+        second = send(ledger, chunk(2, (0, 1), attempt=2), RETRY)
+        third = send(ledger, Chunk(ChunkId(1, 2, 1), ((1, 2),), 2), RETRY)
+        ledger.ended_read(None, head(third, "error"), 0.0)
+        ledger.ended_well(well(second))
+        ledger.ended_read(None, head(first, "error", "error"), 0.0)
+        assert counted(ledger) == (0, 0, 0, 1, 1)
+        assert places(ledger) == [Place("ok", 2, second.id, 0), Place("error", 2, third.id, 0)]
