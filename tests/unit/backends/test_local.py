@@ -69,7 +69,7 @@ class TestKey:
 
     def test_a_path_that_cannot_be_used_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(InvalidInput, match="file/root/key: Not a directory"):
+        with pytest.raises(InvalidInput, match="file/root, which cannot be made: Not a directory"):
             local_key(str(tmp_path / "file" / "root"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -44,6 +45,15 @@ def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
     return found
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has open; files that it closes meanwhile are left out."""
+    files = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            files.append(os.readlink(entry))
+    return files
 
 
 class OneMachine:
@@ -204,8 +214,7 @@ class TestStart:
             os.set_inheritable(file.fileno(), True)
             one = machine(SLEEPING)
         for pid in [*one.own, one.agent]:
-            files = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-            assert "/dev/zero" not in files
+            assert "/dev/zero" not in open_files(pid)
             assert os.getsid(pid) == one.own[0]
         assert os.getsid(0) != one.own[0]
 
