@@ -92,7 +92,7 @@ class _ResultObject:
     @property
     def size(self) -> int:
         """Bytes of the whole object."""
-        last = len(self.head.rows) - 1
+        last = len(self.head) - 1
         return self.head.span(last)[1] if last >= 0 else self.head.values_at
 
 
@@ -151,7 +151,7 @@ class ResultReader:
             found = self._objects.keep(place.chunk, self._whole(found))
         at_hand = stop <= len(found.data)
         data = found.data[start:stop] if at_hand else self._range(found.name, start, stop)
-        return found.head.rows[place.ordinal].kind, found.head.check(place.ordinal, data)
+        return found.head.row(place.ordinal).kind, found.head.check(place.ordinal, data)
 
     def _open(self, chunk: ChunkId) -> _ResultObject:
         name = self._run.generation.result(chunk)

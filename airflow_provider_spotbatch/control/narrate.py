@@ -69,11 +69,11 @@ class Narrator:
 
     def _tell_machines(self, seen: Snapshot) -> None:
         for machine in seen.machines:
-            state = "ended" if machine.ended else machine.reported or machine.state
+            state = "ended" if machine.ended else "at work" if machine.booted else "booting"
             if self._machines.get(machine.id) == state:
                 continue
             self._machines[machine.id] = state
-            if state == "running":
+            if state == "at work":
                 self._say(f"machine {machine.id} is at work, {_some(machine.slots, 'slot')}")
             elif state == "ended":
                 why = machine.reason or ("interrupted" if machine.interrupted else "no reason known")

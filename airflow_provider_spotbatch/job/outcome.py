@@ -20,6 +20,7 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_spotbatch.job.codec import JSON, PICKLE
@@ -145,27 +146,50 @@ class Row:
 
 @dataclass(frozen=True)
 class ResultHead:
-    """The head of a result object: everything but the values."""
+    """The head of a result object: everything but the values, unpacked as it is asked for.
+
+    ``values_at``: where the values start in the object, in bytes.
+    """
 
     chunk: ChunkId
-    rows: tuple[Row, ...]
-    details: dict[str, Any] = field(repr=False)
     values_at: int
-    """Where the values start in the object, in bytes."""
+    table: bytes = field(repr=False)
+    encoded_details: bytes = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.table) // _ROW.size
+
+    def row(self, ordinal: int) -> Row:
+        """The row of one item by its place in the chunk."""
+        return _row(*_ROW.unpack_from(self.table, ordinal * _ROW.size))
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(_row(*fields) for fields in _ROW.iter_unpack(self.table))
+
+    @cached_property
+    def details(self) -> dict[str, Any]:
+        """Columns (start, end, peak_mb, cpu_seconds, preview_in, preview_out) and the machine."""
+        details: dict[str, Any] = json.loads(self.encoded_details)
+        return details
 
     def span(self, ordinal: int) -> tuple[int, int]:
         """Byte range (start, stop) of a value in the object."""
-        row = self.rows[ordinal]
+        row = self.row(ordinal)
         return self.values_at + row.offset, self.values_at + row.offset + row.size
 
     def check(self, ordinal: int, value: bytes) -> bytes:
         """``value``, once its digest is found to be the signed one."""
-        if hashlib.blake2b(value, digest_size=16).digest() != self.rows[ordinal].digest:
+        row = self.row(ordinal)
+        if hashlib.blake2b(value, digest_size=16).digest() != row.digest:
             raise SignatureMismatch(
-                f"the value of item {self.rows[ordinal].item} in result {self.chunk} "
-                "was changed after it was written"
+                f"the value of item {row.item} in result {self.chunk} was changed after it was written"
             )
         return value
+
+
+def _row(item: int, offset: int, size: int, kind: int, cause: int, attempt: int, digest: bytes) -> Row:
+    return Row(item, offset, size, _KINDS[kind], CAUSES[cause], attempt, digest)
 
 
 def head_size(start: bytes) -> int:
@@ -181,11 +205,6 @@ def decode_head(signer: Signer, chunk: ChunkId, data: bytes) -> ResultHead:
     size = head_size(data)
     signer.check(data[size - MAC_BYTES : size], "result", str(chunk), data[: size - MAC_BYTES])
     _, count, length, _ = _PREFIX.unpack_from(data)
-    rows = tuple(
-        Row(item, offset, span, _KINDS[kind], CAUSES[cause], attempt, digest)
-        for item, offset, span, kind, cause, attempt, digest in _ROW.iter_unpack(
-            data[_PREFIX.size : _PREFIX.size + count * _ROW.size]
-        )
-    )
     details_at = _PREFIX.size + count * _ROW.size
-    return ResultHead(chunk, rows, json.loads(data[details_at : details_at + length]), size)
+    table = bytes(data[_PREFIX.size : details_at])
+    return ResultHead(chunk, size, table, bytes(data[details_at : details_at + length]))

@@ -8,10 +8,13 @@ from airflow_provider_spotbatch.control.ledger import Ledger
 from airflow_provider_spotbatch.control.snapshot import Retry
 from airflow_provider_spotbatch.job.chunks import FRESH, RESEND, RETRY, Batch, Chunk
 from airflow_provider_spotbatch.job.index import RECORD, Place, place_at
-from airflow_provider_spotbatch.job.keys import ChunkId
-from airflow_provider_spotbatch.job.outcome import ResultHead, Row
+from airflow_provider_spotbatch.job.keys import ChunkId, Generation
+from airflow_provider_spotbatch.job.outcome import ItemOutcome, ResultHead, decode_head, encode_result
 from airflow_provider_spotbatch.job.policy import MAX_LOSSES, Policy
 from airflow_provider_spotbatch.job.report import EndedChunk
+from airflow_provider_spotbatch.job.signing import Signer
+
+SIGNER = Signer(b"k" * 32, Generation("job", 1))
 
 
 def chunk(batch: int, *ranges: tuple[int, int], attempt: int = 1, memory_class: int = 0) -> Chunk:
@@ -28,11 +31,12 @@ def well(of: Chunk, seconds: float = 1.0) -> EndedChunk:
 
 
 def head(of: Chunk, *causes: str) -> ResultHead:
-    rows = tuple(
-        Row(item, 0, 0, "json" if cause == "ok" else "failure", cause, of.attempt, b"")
+    """The head of a result object in which the items of a chunk ended so."""
+    outcomes = [
+        ItemOutcome(item, of.attempt, cause, "json" if cause == "ok" else "failure", b"{}", 0.0, 0.0)
         for item, cause in zip(of.items(), causes, strict=True)
-    )
-    return ResultHead(of.id, rows, {}, 0)
+    ]
+    return decode_head(SIGNER, of.id, encode_result(SIGNER, of.id, outcomes, {}))
 
 
 def places(ledger: Ledger) -> list[Place]:
