@@ -74,7 +74,9 @@ _DAYS = _all_days()
 
 
 @pytest.fixture
-def run_dag(dag_bag: Any, days: Iterator[datetime], tmp_path: Path) -> RunDag:
+def run_dag(
+    dag_bag: Any, days: Iterator[datetime], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> RunDag:
     """Run a DAG to its end with ``dag.test()``; ``params`` reach its tasks. The day of an earlier run
     (``again``) makes a new try of the same task instances."""
 
@@ -82,7 +84,9 @@ def run_dag(dag_bag: Any, days: Iterator[datetime], tmp_path: Path) -> RunDag:
         dag = dag_bag.get_dag(dag_id)
         day = next(days) if again is None else again.run.logical_date
         dag_run = dag.test(run_after=day, logical_date=day, run_conf={"folder": str(tmp_path), **params})
-        return Ran(dag, dag_run, tmp_path)
+        log = capsys.readouterr().out
+        print(log)  # shown if the test fails
+        return Ran(dag, dag_run, tmp_path, log)
 
     return run
 
@@ -118,6 +122,9 @@ def clear(dag_bag: Any) -> Callable[[Ran], Ran]:
 
 
 def _scheduler_dag(dag: Any) -> Any:
-    from airflow.serialization.serialized_objects import DagSerialization
+    try:
+        from airflow.serialization.serialized_objects import DagSerialization
+    except ImportError:  # Airflow 3.1
+        from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
 
     return DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))

@@ -11,11 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Ran:
-    """A DAG run that came to its end. ``folder``: where its tasks left what tests look at."""
+    """A DAG run that came to its end. ``folder``: where its tasks left what tests look at; ``log``: what
+    its tasks wrote, up to the messages of their failures."""
 
     dag: Any
     run: Any
     folder: Path
+    log: str = ""
 
     @property
     def states(self) -> dict[str, str]:
@@ -33,10 +35,6 @@ class Ran:
         """What functions noted on the machines, a line each, sorted: they run at the same time."""
         path = self.folder / "calls"
         return sorted(path.read_text().splitlines()) if path.exists() else []
-
-    def failure(self, task: str) -> str:
-        """The message of a task's last failure."""
-        return (self.folder / f"failure-{task}").read_text()
 
 
 RunDag = Callable[..., Ran]

@@ -59,7 +59,7 @@ class Told(SpotMapTrigger):
 def told(airflow: Airflow) -> Told:
     trigger = Told("conn", "job", 1, 1)
     trigger.airflow = airflow
-    trigger._task_instance = TaskInstance()  # type: ignore[assignment]
+    trigger.task_instance = TaskInstance()  # type: ignore[assignment]
     return trigger
 
 
@@ -167,7 +167,7 @@ def test_where_airflow_tells_of_no_kill_a_cancelled_trigger_looks_itself(
     async def main() -> None:
         trigger = Waiting("conn", "job", 1, 1)
         trigger.airflow = airflow
-        trigger._task_instance = TaskInstance()  # type: ignore[assignment]
+        trigger.task_instance = TaskInstance()  # type: ignore[assignment]
         running = asyncio.ensure_future(trigger.run().__anext__())
         await asyncio.sleep(0)
         running.cancel()
