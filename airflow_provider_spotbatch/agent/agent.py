@@ -215,6 +215,7 @@ class Agent:
         """Lease as slots come free, until there has been nothing to do for ``idle_timeout``."""
         wait = min(RECEIVE_SECONDS, self._boot.lease / 4, self._boot.idle_timeout / 4)
         failures = 0
+        self._idle_since = self._clock()  # fetching the environment was not idle
         while True:
             self._room.clear()
             wanted = self._wanted()

@@ -12,12 +12,24 @@ import pytest
 
 from airflow_provider_spotbatch import item_context
 from airflow_provider_spotbatch.agent.agent import MachineFailed
-from airflow_provider_spotbatch.backends.local import LocalMachine, machine_folder
+from airflow_provider_spotbatch.backends.local import LocalBackend, LocalMachine, machine_folder
+from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.control import Control
 from airflow_provider_spotbatch.job.keys import ChunkId
+from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
 from airflow_provider_spotbatch.job.outcome import ItemOutcome, encode_result
 from airflow_provider_spotbatch.job.report import ENDED, SEAL_AFTER
-from tests.support.jobs import GENERATION, RUN, SIGNER, Job, chunk, eventually, function_job, value_of
+from tests.support.jobs import (
+    GENERATION,
+    RUN,
+    SIGNER,
+    Job,
+    chunk,
+    eventually,
+    function_job,
+    processes_with,
+    value_of,
+)
 
 
 def noting_job(root: Path, items: int, *, seconds: float = 0.0, **options: Any) -> Job:
@@ -459,5 +471,26 @@ def test_running_items_are_in_the_report(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await agent
         assert (await job.report()).state == ENDED
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_of_the_local_backend_lives_and_ends_with_its_agent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        job = noting_job(tmp_path, 4)
+        await job.submit([chunk(0, (0, 2)), chunk(1, (2, 4))])
+        settings = Settings("test", "local", b"key", options={"path": str(tmp_path)})
+        fleet = LocalBackend(settings).fleet(RUN, job.boot)
+        launched = await fleet.launch(LaunchRecord(1, slots=(2,), token="one"))
+        (machine,) = launched.instances
+
+        async def ended() -> bool:
+            return [instance.state for instance in await fleet.describe()] == [TERMINATED]
+
+        await eventually(ended, "the machine's end")
+        assert sorted(notes(job)) == [0, 1, 2, 3]
+        report = await job.report(machine.id)
+        assert (report.state, report.launch, report.items_ok) == (ENDED, 1, 4)
+        assert list(processes_with(f"SPOTBATCH_INSTANCE={machine.id}")) == []
 
     asyncio.run(scenario())
