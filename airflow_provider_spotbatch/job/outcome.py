@@ -85,7 +85,7 @@ class ItemOutcome:
     attempt: int
     cause: str
     kind: str
-    value: bytes
+    value: bytes = field(repr=False)
     start: float
     end: float
     peak_mb: float | None = None
