@@ -22,6 +22,9 @@ LOCAL = "local"
 OWN_KEY = ("local", "memory")
 """Backends that work without a password: nothing of theirs leaves this machine."""
 
+IDLE_SECONDS_LEAST = 45.0
+"""A lease (30 s) and the default pause between two looks (15 s)."""
+
 Say = Callable[[str], None]
 
 
@@ -150,7 +153,7 @@ def read_settings(conn_id: str, connection: Any) -> Settings:
         max_instances=extra.whole("max_instances"),
         max_usd_per_hour=extra.number("max_usd_per_hour"),
         budget_usd=extra.number("budget_usd"),
-        idle_timeout=extra.number("idle_timeout") or Settings.idle_timeout,
+        idle_timeout=_idle_timeout(conn_id, extra.number("idle_timeout")),
         orphan_after=extra.number("orphan_after") or Settings.orphan_after,
         options={name: value for name, value in options.items() if value is not None},
     )
@@ -226,6 +229,16 @@ def _key(conn_id: str, backend: str, password: str | None, path: str | None) -> 
         f"the connection {conn_id!r} has no password. It is the key that signs code and results; make one "
         "with: python -c 'import secrets; print(secrets.token_hex(32))'"
     )
+
+
+def _idle_timeout(conn_id: str, asked: float | None) -> float:
+    """A lost message is found by an agent that saw its queue empty for a lease, and lives to tell it."""
+    if asked is not None and asked < IDLE_SECONDS_LEAST:
+        raise InvalidInput(
+            f"connection {conn_id!r}: 'idle_timeout' must be at least {IDLE_SECONDS_LEAST:g} s (longer than a "
+            f"lease of the queue and a look of the controller), not {asked:g}"
+        )
+    return Settings.idle_timeout if asked is None else asked
 
 
 def _check_fallback(policy: Policy) -> None:

@@ -72,6 +72,7 @@ def test_empty_fields_of_the_form_are_left_at_their_defaults(connect: Connect) -
         ({"max_instances": "many"}, "'max_instances' must be a number above 0"),
         ({"budget_usd": -1}, "'budget_usd' must be a number above 0"),
         ({"idle_timeout": True}, "'idle_timeout' must be a number above 0"),
+        ({"idle_timeout": 44}, "'idle_timeout' must be at least 45 s"),
         ({"store": 5}, "'store' must be text"),
         ({"store_options": "region=x"}, "'store_options' must be a JSON object"),
         ({"tags": "[1]"}, "'tags' must be a JSON object"),
