@@ -29,7 +29,7 @@ class Messages:
     numbered: dict[int, _Message] = field(default_factory=dict)
     sent: int = 0
     deleted: bool = False
-    waiting: set[asyncio.Future[None]] = field(default_factory=set)
+    waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
     def changed(self) -> None:
         for waiter in self.waiting:
@@ -169,12 +169,12 @@ class MemoryQueue:
 
     async def _change_within(self, seconds: float) -> None:
         change = asyncio.get_running_loop().create_future()
-        self._messages.waiting.add(change)
+        self._messages.waiting.append(change)
         sleeping = asyncio.ensure_future(self._cloud.clock.sleep(seconds))
         try:
             await asyncio.wait({change, sleeping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._messages.waiting.discard(change)
+            self._messages.waiting.remove(change)
             sleeping.cancel()
 
 

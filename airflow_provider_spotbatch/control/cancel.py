@@ -9,7 +9,7 @@ from collections.abc import Callable
 from airflow_provider_spotbatch.backends.base import Fleet
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
-from airflow_provider_spotbatch.job.errors import Refusal, Throttled
+from airflow_provider_spotbatch.job.errors import Refusal, StoreUnavailable, Throttled
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
 
@@ -70,7 +70,7 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
                 empty_since = site.clock() if empty_since is None else empty_since
                 if site.clock() - empty_since >= fleet.visibility_bound:
                     return True
-        except Throttled:
+        except (Throttled, StoreUnavailable):
             pass  # looked at again after the pause
         except Refusal as refusal:
             say(

@@ -157,8 +157,11 @@ def _boot_failures(seen: Snapshot) -> Stop | None:
 
 
 def _finished(seen: Snapshot, stop: Stop | None) -> bool:
-    """Whether nothing more is to be run: only machines are left to be ended."""
-    if seen.counts.open == 0 or seen.cancelled is not None:
+    """Whether nothing more is to be run: only machines are left to be ended.
+
+    Whoever closed the launch log knew the end of every item, though we may have missed some.
+    """
+    if seen.counts.open == 0 or seen.cancelled is not None or seen.closed:
         return True
     if stop is None:
         return False
@@ -180,7 +183,7 @@ def _wind_up(seen: Snapshot, actions: list[Action]) -> Plan:
     if left:
         actions.append(Terminate(left, "all work is done" if seen.counts.open == 0 else "the run ends"))
     unsettled = [view for view in seen.launches if not _settled(seen, view)]
-    if seen.closed and not left and not unsettled:
+    if seen.closed and not left and not unsettled and seen.fleet_seen:
         return Plan(tuple(actions), 0.0, over=True)
     closing = next((view.age for view in seen.launches if view.record.closed), 0.0)
     if closing > GONE_SECONDS:

@@ -46,12 +46,13 @@ async def finish(site: Site, run: Run, say: Callable[[str], None]) -> Outcome:
             state=FAILED,
             message=f"machines could not be seen gone and may cost money: {left}. {outcome.message}",
         )
+    for memory_class in observer.offers:
+        await site.backend.queue(run, memory_class).delete()
+    # Last, since whoever finds an outcome has nothing left to do.
     if not await site.store.create(run.outcome, outcome.to_bytes(signer)):
         stored = await site.store.read(run.outcome)
         assert stored is not None
         outcome = Outcome.from_bytes(signer, run.number, stored)
-    for memory_class in observer.offers:
-        await site.backend.queue(run, memory_class).delete()
     return outcome
 
 

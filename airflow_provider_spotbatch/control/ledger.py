@@ -54,7 +54,7 @@ class Ledger:
         self._state = bytearray(count)
         self._attempts = bytearray(count)
         self._place = array("I", bytes(4 * count))
-        """Serial, counted from 1, of the chunk that has the item's verdict, else of the last it was sent in."""
+        """Serial, from 1, of the chunk that has the item's verdict, else of the last it was sent in."""
         self._ordinal = array("I", bytes(4 * count))
         self._failed_as: dict[int, str] = {}
         self._item_losses: Counter[int] = Counter()

@@ -94,7 +94,9 @@ class Observer:
         self._reports: dict[str, _Reported] = {}
         self._losses: dict[str, tuple[str, ...]] = {}
         self._described: dict[str, Instance] = {}
-        self._ever_listed: set[str] = set()
+        self._known_since: dict[str, float] = {}
+        self._described_at: float | None = None
+        """When the last describe that was answered began; nothing is concluded from not having looked."""
         self._spent: dict[str, float] = {}
         self._last_look: float | None = None
         self._error_labels: set[str] = set()
@@ -107,6 +109,7 @@ class Observer:
     async def look(self) -> Snapshot:
         """Read what changed, and picture the run."""
         store, run = self.site.store, self.run
+        began = self.site.clock()
         (cancel, stop), described, launches, batches, reports, losses = await asyncio.gather(
             asyncio.gather(store.read(run.cancel), store.read(run.stop)),
             self._describe(),
@@ -122,17 +125,17 @@ class Observer:
         await self._take_losses(losses)
         if described is not None:
             self._described = {instance.id: instance for instance in described}
-            self._ever_listed.update(self._described)
+            self._described_at = began
         if stop is not None and self._stop is None:
             self._stop = Stop(**json.loads(stop)["stop"])
         cancelled = json.loads(cancel)["reason"] if cancel is not None else None
-        return await asyncio.to_thread(self._picture, now, cancelled)
+        return await asyncio.to_thread(self._picture, now, cancelled, described is not None)
 
     async def _describe(self) -> list[Instance] | None:
         try:
             return await self.fleet.describe()
         except Throttled:
-            return None  # what was seen last still stands: nothing is concluded from not having looked
+            return None  # what was seen last still stands
 
     # --- launches ------------------------------------------------------------------------------
 
@@ -178,14 +181,15 @@ class Observer:
                 continue
             report = await asyncio.to_thread(Report.from_bytes, data)
             known = self._reports.setdefault(instance, _Reported("", now))
-            known.tag, known.since, known.report = entry.tag, now, report
+            known.since, known.report = now, report
             await self._take_ended(report.ended, now)
             while known.seals < report.sealed:
                 seal = await self.site.store.read(self.run.seal(instance, known.seals + 1))
                 if seal is None:
                     break
-                known.seals += 1
                 await self._take_ended(await asyncio.to_thread(seal_from_bytes, seal), now)
+                known.seals += 1
+            known.tag = entry.tag  # only now: a report that was taken in part is read again
 
     async def _take_ended(self, ended: tuple[EndedChunk, ...], now: float) -> None:
         """Chunks said to have ended: the results of those with failures, or found done, are read."""
@@ -219,6 +223,12 @@ class Observer:
         """A result that was read: into the ledger, its failures to the log."""
         if not self.ledger.is_open(head.chunk):
             return
+        in_full = [ordinal for ordinal, row in enumerate(head.rows) if row.kind == FAILURE]
+        in_full = in_full[: max(0, TOLD_FAILURES - self._told)]
+        failures = {ordinal: await self._failure(head, ordinal) for ordinal in in_full}
+        if not self.ledger.is_open(head.chunk):
+            return
+        self._told += len(failures)
         labels = head.details["preview_out"]
         for ordinal, row in enumerate(head.rows):
             if row.cause == OK:
@@ -226,11 +236,7 @@ class Observer:
                 continue
             label = str(labels[ordinal]) or row.cause
             self._error_labels.add(f"{row.cause}: {label.split(':')[0]}" if row.cause == "error" else "")
-            failure = None
-            if self._told < TOLD_FAILURES and row.kind == FAILURE:
-                self._told += 1
-                failure = await self._failure(head, ordinal)
-            self.failures.append(ToldFailure(row.item, row.attempt, row.cause, label, failure))
+            self.failures.append(ToldFailure(row.item, row.attempt, row.cause, label, failures.get(ordinal)))
         self.ledger.ended_read(ended, head, now)
 
     async def _failure(self, head: ResultHead, ordinal: int) -> Failure | None:
@@ -253,7 +259,7 @@ class Observer:
 
     # --- the picture ---------------------------------------------------------------------------
 
-    def _picture(self, now: float, cancelled: str | None) -> Snapshot:
+    def _picture(self, now: float, cancelled: str | None, fleet_seen: bool) -> Snapshot:
         machines = self._machines(now)
         self._reckon(machines, now)
         ledger, settings = self.ledger, self.site.settings
@@ -274,13 +280,14 @@ class Observer:
                 for chunk, at, losses, item_losses in ledger.open_chunks()
             ),
             machines=machines,
+            fleet_seen=fleet_seen,
             launches=tuple(self._launches(now)),
             closed=any(record.closed for record, _ in self._launch_seen.values()),
             pace=ledger.pace,
             offers=self.offers,
             max_instances=settings.max_instances,
             max_usd_per_hour=settings.max_usd_per_hour,
-            budget_usd=self._budget(),
+            budget_usd=self.record.policy.budget_usd,
             spent_usd=self.spent_usd,
             outcomes=ledger.outcomes,
             only_error=self._only_error(),
@@ -296,10 +303,6 @@ class Observer:
             jitter=self.random(),
             control_age=None if self.control_at is None else now - self.control_at,
         )
-
-    def _budget(self) -> float | None:
-        wanted = (self.record.policy.budget_usd, self.site.settings.budget_usd)
-        return min((budget for budget in wanted if budget is not None), default=None)
 
     def _only_error(self) -> str | None:
         if len(self._error_labels) == 1:
@@ -324,17 +327,19 @@ class Observer:
             for instance in outcome.instances
         }
         ids = sorted(asked.keys() | self._described.keys())
+        for name in ids:
+            self._known_since.setdefault(name, now)
         return tuple(self._machine(name, asked.get(name), now) for name in ids)
 
     def _machine(self, name: str, asked: tuple[Instance, float] | None, now: float) -> Machine:
         described = self._described.get(name)
         known = described or (asked[0] if asked else None)
         assert known is not None
-        answered = asked[1] if asked else self._launch_seen.get(known.launch, (None, now))[1]
+        since = self._known_since[name]
         reported = self._reports.get(name)
         report = reported.report if reported else None
         record = self._launch_seen.get(known.launch)
-        due = name in self._ever_listed or now - answered > self.fleet.visibility_bound
+        due = self._described_at is not None and self._described_at - since >= self.fleet.visibility_bound
         return Machine(
             id=name,
             launch=known.launch,
@@ -343,7 +348,7 @@ class Observer:
             state=described.state if described else "missing",
             reported=report.state if report else "",
             reason=(report.reason if report else "") or known.reason,
-            silent=now - (reported.since if reported else answered),
+            silent=now - (reported.since if reported else since),
             held=report.held if report else (),
             empty_seconds=report.empty_seconds if report else None,
             interrupted=(described.interrupted if described else False)

@@ -130,6 +130,7 @@ class Snapshot:
 
     ``fresh``: ranges of items never sent, as far ahead as one tick may need;
     ``due``: retries whose time has come, by memory class and attempt; ``next_due``: seconds to the next;
+    ``fleet_seen``: whether describe was answered in this look;
     ``offers``: the machines to be had, by memory class; ``jitter``: a random number in [0, 1);
     ``only_error``: the one error type of all outcomes so far, None if they differ or one succeeded;
     ``spent_usd`` over all runs of the generation; ``item_bytes``: mean stored size of an input.
@@ -146,6 +147,7 @@ class Snapshot:
     next_due: float | None = None
     open_chunks: tuple[OpenChunk, ...] = ()
     machines: tuple[Machine, ...] = ()
+    fleet_seen: bool = True
     launches: tuple[LaunchView, ...] = ()
     closed: bool = False
     pace: Pace = field(default_factory=Pace)

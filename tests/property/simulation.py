@@ -33,6 +33,7 @@ from airflow_provider_spotbatch.environment.environment import Environment
 from airflow_provider_spotbatch.environment.packing import Packing
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.chunks import Batch, Chunk
+from airflow_provider_spotbatch.job.errors import StoreUnavailable
 from airflow_provider_spotbatch.job.index import BLOCK_RECORDS, Place, block_span, open_block, place_at
 from airflow_provider_spotbatch.job.keys import Generation, Run
 from airflow_provider_spotbatch.job.launches import LaunchRecord
@@ -79,7 +80,6 @@ class Simulation:
         seed: int = 0,
         policy: Policy | None = None,
         script: Script | None = None,
-        faults: Faults | None = None,
         settings: dict[str, Any] | None = None,
         **cloud: Any,
     ) -> None:
@@ -91,7 +91,6 @@ class Simulation:
             f"simulation-{next(_numbers)}",
             clock=self.clock,
             chance=random.Random(seed),
-            faults=faults,
             on_boot=self._agent,
             **{"tick_seconds": 2.0, "boot_seconds": 5.0, **cloud},
         )
@@ -104,6 +103,7 @@ class Simulation:
             clock=self.clock.now,
             wall_clock=self.clock.now,
         )
+        self._latency = 0.0
         self.runs: list[ItemRun] = []
         self.said: list[str] = []
         self._mishaps = {item: list(planned) for item, planned in self.script.mishaps.items()}
@@ -117,6 +117,11 @@ class Simulation:
             return self.clock.run(asyncio.wait_for(story, deadline))
         except asyncio.TimeoutError:
             raise AssertionError("the story did not end\n" + self.log()) from None
+
+    def use_faults(self, faults: Faults) -> None:
+        """From now on the cloud misbehaves so."""
+        self.cloud.faults = faults
+        self._latency = max(self._latency, faults.latency)
 
     def say(self, line: str) -> None:
         self.said.append(f"{self.clock.now() - 1e9:8.1f}  {line}")
@@ -162,6 +167,15 @@ class Simulation:
 
     async def finish(self, run: Run, befall: Befall = nothing) -> Outcome:
         return await finish(Boundaries(befall).around(self.site), run, self.say)
+
+    async def finish_at_last(self, run: Run) -> Outcome:
+        """As Airflow's retries would: again after a store that did not answer."""
+        while True:
+            try:
+                return await self.finish(run)
+            except StoreUnavailable as error:
+                self.say(f"finishing failed: {error}")
+                await asyncio.sleep(60.0)
 
     async def whole_job(self, *befall: Befall, pause: float = 20.0) -> Outcome:
         """Submit, drive and finish; each of ``befall`` is met by one controller, and where that is
@@ -255,7 +269,7 @@ class Simulation:
 
     def check_runs(self) -> None:
         """No chunk ran again once its result was durable, but for what travels take."""
-        reaction = REACTION + 4 * self.cloud.faults.latency
+        reaction = REACTION + 4 * self._latency
         again = [run for run in self.runs if run.durable is not None and run.start - run.durable > reaction]
         assert not again, f"ran again though their result was durable: {again}\n{self.log()}"
 
