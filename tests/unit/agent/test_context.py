@@ -98,7 +98,8 @@ def test_the_package_answers_on_the_machine_installed_or_not(tmp_path: Path, ins
 
     checkout = str(Path(airflow_provider_spotbatch.__file__).parents[1])
     environment = WorkerEnvironment(python="", env={"PYTHONPATH": checkout if installed else ""})
-    (outcome,) = outcomes_of(function_job(tmp_path, work, [0], environment=environment))
+    bare = os.path.join(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
+    (outcome,) = outcomes_of(function_job(tmp_path, work, [0], environment=environment, python=bare))
     assert value_of(outcome) == [0, True, installed]
 
 
