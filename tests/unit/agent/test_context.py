@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
