@@ -106,7 +106,7 @@ class Agent:
         self._signer = Signer(bytes.fromhex(boot.key), boot.of_generation)
         self._watch = Watch(store, boot, clock)
         self._logs = Logs(store, boot.of_generation, boot.instance)
-        self._checkpoints = Checkpoints(store, boot.of_generation, self._signer, boot.instance)
+        self._checkpoints = Checkpoints(store, self._run, self._signer, boot.instance)
         self._reporter = Reporter(store, self._run, boot.instance, self._describe, clock, self._logs.flush)
         self._queue = machine.queue(self._run, boot.memory_class)
         self._leases = Leases(

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from airflow_provider_spotbatch.backends.store import Store
-from airflow_provider_spotbatch.job.keys import Generation
+from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.signing import MAC_BYTES, Signer
 
 
 class Checkpoints:
     """Saves for one instance, loads what any instance saved."""
 
-    def __init__(self, store: Store, generation: Generation, signer: Signer, instance: str) -> None:
+    def __init__(self, store: Store, run: Run, signer: Signer, instance: str) -> None:
         self._store = store
-        self._generation = generation
+        self._run = run.number
+        self._generation = run.generation
         self._signer = signer
         self._instance = instance
 
     async def save(self, item: int, attempt: int, data: bytes) -> None:
         """Returns once it is durable. Raises StoreUnavailable."""
-        name = self._generation.checkpoint(item, attempt, self._instance)
+        name = self._generation.checkpoint(item, self._run, attempt, self._instance)
         await self._store.write(name, self._signer.mac("checkpoint", name, data) + data)
 
     async def load(self, item: int) -> bytes | None:
@@ -35,5 +36,6 @@ class Checkpoints:
         return data
 
 
-def _attempt(name: str) -> str:
-    return name.rsplit("/", 1)[1].split("-", 1)[0]
+def _attempt(name: str) -> list[str]:
+    """Run and attempt, zero-padded."""
+    return name.rsplit("/", 1)[1].split("-", 2)[:2]

@@ -78,8 +78,9 @@ class Generation:
     def checkpoints(self, item: int) -> str:
         return f"{self.out}/checkpoints/{item:09d}"
 
-    def checkpoint(self, item: int, attempt: int, instance: str) -> str:
-        return f"{self.checkpoints(item)}/{attempt:04d}-{instance}"
+    def checkpoint(self, item: int, run: int, attempt: int, instance: str) -> str:
+        """Attempts are counted within a run, so the latest is the last by run and attempt."""
+        return f"{self.checkpoints(item)}/{run:04d}-{attempt:04d}-{instance}"
 
     def log(self, instance: str, number: int) -> str:
         return f"{self.logs(instance)}/{number:06d}"
@@ -144,6 +145,10 @@ class Run:
     def launch(self, number: int) -> str:
         return f"{self.launches}/{number:05d}.json"
 
+    def launch_again(self, number: int, asking: int) -> str:
+        """Claims the right to ask once more for the machines of a record that has no answer."""
+        return f"{self.launches}/{number:05d}.again-{asking:03d}.json"
+
     def launch_result(self, number: int) -> str:
         return f"{self.launches}/{number:05d}.result.json"
 
@@ -153,6 +158,14 @@ class Run:
 
     def loss(self, instance: str) -> str:
         return f"{self.losses}/{instance}.json"
+
+    @property
+    def drivers(self) -> str:
+        return self._own("drivers")
+
+    def driver(self, process: str) -> str:
+        """Written once by each process that drives the run: who they were, and the store's time then."""
+        return f"{self.drivers}/{process}.json"
 
     def history(self, number: int) -> str:
         return self._own(f"history/{number:06d}.json")
@@ -175,6 +188,21 @@ class Run:
     def tag(self) -> str:
         """What marks this run's machines in a cloud."""
         return f"{self.generation.job}/{self.generation.number}/{self.number}"
+
+
+def run_of_tag(tag: str) -> Run:
+    """The run whose tag this is. Raises ValueError for what is no tag."""
+    job, generation, run = tag.split("/")
+    return Run(Generation(job, int(generation)), int(run))
+
+
+def run_of_queue(name: str) -> tuple[Run, int] | None:
+    """``(run, memory class)`` of a queue's name; None for a name that is no run's."""
+    found = re.fullmatch(r"(.+)-(\d+)-(\d+)-m(\d+)", name)
+    if found is None:
+        return None
+    job, generation, run, memory_class = found.groups()
+    return Run(Generation(job, int(generation)), int(run)), int(memory_class)
 
 
 def job_prefix(job: str) -> str:

@@ -60,7 +60,7 @@ def test_a_checkpoint_comes_back_and_is_none_before_the_first(tmp_path: Path) ->
 
 def test_a_checkpoint_of_another_key_is_refused_and_the_item_says_so(tmp_path: Path) -> None:
     job = function_job(tmp_path, lambda x: item_context.checkpoint.load(), [0])
-    forged = job.boot.of_generation.checkpoint(0, 1, "i-0")
+    forged = job.boot.of_generation.checkpoint(0, 1, 1, "i-0")
     asyncio.run(job.store.write(forged, bytes(16) + b"forged"))
     (outcome,) = outcomes_of(job)
     assert "not signed with this connection's key" in failure_of(outcome).message

@@ -82,7 +82,7 @@ def numbered_names(number: int) -> dict[str, str]:
         "seal": run.seal("machine", number),
         "log": generation.log("machine", number),
         "checkpoints": generation.checkpoints(number),
-        "checkpoint": generation.checkpoint(1, number, "machine"),
+        "checkpoint": generation.checkpoint(1, 1, number, "machine"),
     }
 
 
@@ -100,7 +100,7 @@ def test_what_agents_write_lies_apart_from_what_they_may_not_change() -> None:
     by_agents = [
         generation.result(ChunkId(1, 2, 3)),
         generation.log("m", 1),
-        generation.checkpoint(1, 1, "m"),
+        generation.checkpoint(1, 1, 1, "m"),
         run.report("m"),
         run.seal("m", 1),
     ]
