@@ -109,6 +109,14 @@ class Offer:
     request: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True)
+class RunMachine:
+    """A machine with the run that it carries the tag of (``Run.tag``)."""
+
+    run: str
+    instance: Instance
+
+
 class Backend(Protocol):
     """One place to run jobs, as a connection describes it. Opening it does no I/O and imports no SDK."""
 
@@ -132,6 +140,26 @@ class Backend(Protocol):
 
     def queue(self, run: Run, memory_class: int) -> Queue:
         """The run's queue of one memory class."""
+        ...
+
+    async def machines(self) -> list[RunMachine]:
+        """The machines of every run that this connection's store holds, or held: those that may cost
+        money, and perhaps some that are terminated. A fresh one may be missing, as in
+        :meth:`Fleet.describe`. Raises :class:`Throttled` where it could not look.
+        """
+        ...
+
+    async def terminate(self, instances: Sequence[str]) -> None:
+        """:meth:`Fleet.terminate`, for machines of any run."""
+        ...
+
+    async def queues(self) -> list[str]:
+        """Names (``Run.queue``) of queues that exist, of this connection and perhaps of others that
+        share the place."""
+        ...
+
+    async def forget_ended(self) -> int:
+        """Remove what is still kept of machines that ended more than a day ago; of how many."""
         ...
 
     def default_concurrency(self, resources: Resources, items: int) -> int:

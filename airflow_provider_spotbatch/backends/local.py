@@ -18,11 +18,19 @@ import re
 import secrets
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_spotbatch.backends.base import Offer
-from airflow_provider_spotbatch.backends.local_fleet import LocalFleet, agent_command, machine_folder
-from airflow_provider_spotbatch.backends.local_queue import LocalQueue
+from airflow_provider_spotbatch.backends.base import Offer, RunMachine
+from airflow_provider_spotbatch.backends.local_fleet import (
+    LocalFleet,
+    agent_command,
+    forget_ended,
+    machine_folder,
+    machines_of,
+    terminate,
+)
+from airflow_provider_spotbatch.backends.local_queue import LocalQueue, queue_names
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.backends.store import Store, open_store
 from airflow_provider_spotbatch.job.boot import Boot
@@ -75,6 +83,18 @@ class LocalBackend:
 
     def queue(self, run: Run, memory_class: int) -> LocalQueue:
         return LocalQueue(_queue_file(self.root), run.queue(memory_class), self.lease)
+
+    async def machines(self) -> list[RunMachine]:
+        return await asyncio.to_thread(machines_of, self.root, self.store_uri)
+
+    async def terminate(self, instances: Sequence[str]) -> None:
+        await asyncio.to_thread(terminate, self.root, instances)
+
+    async def queues(self) -> list[str]:
+        return await asyncio.to_thread(queue_names, _queue_file(self.root))
+
+    async def forget_ended(self) -> int:
+        return await asyncio.to_thread(forget_ended, self.root)
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         fits = min(_cores() / resources.cpus, _memory_gb() / resources.memory_gb)

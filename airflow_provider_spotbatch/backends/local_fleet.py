@@ -25,6 +25,7 @@ from typing import Any
 
 import airflow_provider_spotbatch
 from airflow_provider_spotbatch.backends import local_machine
+from airflow_provider_spotbatch.backends.base import RunMachine
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import AccessDenied, NoCapacity, Refusal
 from airflow_provider_spotbatch.job.keys import Run
@@ -59,7 +60,7 @@ class LocalFleet:
         self._command = command
 
     async def launch(self, record: LaunchRecord) -> LaunchOutcome:
-        await asyncio.to_thread(_forget_old, self._root)
+        await asyncio.to_thread(forget_ended, self._root)
         ids = [self._instance(record, ordinal) for ordinal in range(len(record.slots))]
         answers = await asyncio.gather(
             *(
@@ -76,7 +77,7 @@ class LocalFleet:
         return await asyncio.to_thread(self._describe)
 
     async def terminate(self, instances: Sequence[str]) -> None:
-        await asyncio.to_thread(_terminate, [machine_folder(self._root, instance) for instance in instances])
+        await asyncio.to_thread(terminate, self._root, instances)
 
     @property
     def _prefix(self) -> str:
@@ -93,7 +94,7 @@ class LocalFleet:
         folder = machine_folder(self._root, instance)
         try:
             if not os.path.exists(folder):
-                _make_folder(folder, record, slots)
+                _make_folder(folder, self._about(record, slots))
             if not (_has(folder, "pid") or _has(folder, "terminated")):
                 self._power_on(folder, instance, record, slots)
         except PermissionError as error:
@@ -109,6 +110,10 @@ class LocalFleet:
                 remedy="free disk, memory or process slots of this machine",
             )
         return _look(folder)
+
+    def _about(self, record: LaunchRecord, slots: int) -> dict[str, Any]:
+        """What is remembered of a machine: its tags."""
+        return {"run": self._run.tag, "store": self._boot.store, "launch": record.number, "slots": slots}
 
     def _power_on(self, folder: str, instance: str, record: LaunchRecord, slots: int) -> None:
         boot = self._boot.for_machine(
@@ -135,15 +140,10 @@ class LocalFleet:
         )
 
     def _describe(self) -> list[Instance]:
-        machines = os.path.join(self._root, "machines")
-        try:
-            names = sorted(name for name in os.listdir(machines) if name.startswith(self._prefix))
-        except FileNotFoundError:
-            return []
         found = []
-        for name in names:
+        for folder in _folders(self._root, self._prefix):
             with contextlib.suppress(FileNotFoundError):  # forgotten meanwhile
-                found.append(_look(os.path.join(machines, name)))
+                found.append(_look(folder))
         return found
 
 
@@ -165,7 +165,7 @@ def machine_folder(root: str, instance: str) -> str:
     return os.path.join(root, "machines", instance)
 
 
-def _make_folder(folder: str, record: LaunchRecord, slots: int) -> None:
+def _make_folder(folder: str, about: dict[str, Any]) -> None:
     """Make the folder with its ``machine.json`` at once, or find that another did."""
     parent, name = os.path.split(folder)
     os.makedirs(os.path.dirname(parent), mode=0o700, exist_ok=True)
@@ -174,7 +174,7 @@ def _make_folder(folder: str, record: LaunchRecord, slots: int) -> None:
     os.mkdir(draft, 0o700)
     try:
         with open(os.path.join(draft, "machine.json"), "w") as file:
-            json.dump({"launch": record.number, "slots": slots}, file)
+            json.dump(about, file)
         os.rename(draft, folder)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
@@ -207,8 +207,20 @@ def _look(folder: str) -> Instance:
     )
 
 
-def _terminate(folders: list[str]) -> None:
-    """Tell all of them first, then see to each that does not obey."""
+def machines_of(root: str, store: str) -> list[RunMachine]:
+    """The machines of all runs whose store is at ``store``, a URI. Blocks."""
+    found = []
+    for folder in _folders(root):
+        with contextlib.suppress(FileNotFoundError):
+            about = _read(folder, "machine.json")
+            if about["store"] == store:
+                found.append(RunMachine(about["run"], _look(folder)))
+    return found
+
+
+def terminate(root: str, instances: Sequence[str]) -> None:
+    """Tell all of them first, then see to each that does not obey. Blocks."""
+    folders = [machine_folder(root, instance) for instance in instances]
     known = [folder for folder in folders if os.path.exists(folder)]
     for folder in known:
         with contextlib.suppress(OSError):  # on a full disk it is killed below, all the same
@@ -257,16 +269,30 @@ def _processes(folder: str) -> list[int]:
     return [pid for pid, started in identity["processes"] if local_machine.start_time(pid) == started]
 
 
-def _forget_old(root: str) -> None:
-    """Remove the tombstones of machines that ended long ago, and drafts that were never finished."""
+def forget_ended(root: str) -> int:
+    """Remove the tombstones of machines that ended long ago, and drafts that were never finished; how
+    many. Blocks."""
     machines = Path(root, "machines")
     if not machines.exists():
-        return
+        return 0
+    forgotten = 0
     before = time.time() - REMEMBERED_SECONDS
     for folder in machines.iterdir():
         with contextlib.suppress(FileNotFoundError):
             if folder.stat().st_mtime < before and not local_machine.is_on(str(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
+                forgotten += 1
+    return forgotten
+
+
+def _folders(root: str, prefix: str = "") -> list[str]:
+    """The folders of machines whose names begin with ``prefix``."""
+    machines = os.path.join(root, "machines")
+    try:
+        names = sorted(name for name in os.listdir(machines) if name.startswith(prefix))
+    except FileNotFoundError:
+        return []
+    return [os.path.join(machines, name) for name in names if not name.startswith(".")]
 
 
 def _has(folder: str, name: str) -> bool:

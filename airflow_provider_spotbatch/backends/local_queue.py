@@ -196,6 +196,17 @@ class LocalQueue:
         return self._connection
 
 
+def queue_names(path: str) -> list[str]:
+    """The queues of the file at ``path`` that hold messages. Blocks."""
+    if not os.path.exists(path):
+        return []
+    connection = _connect(path)
+    try:
+        return [name for (name,) in connection.execute("SELECT DISTINCT queue FROM messages ORDER BY queue")]
+    finally:
+        connection.close()
+
+
 def _connect(path: str) -> sqlite3.Connection:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

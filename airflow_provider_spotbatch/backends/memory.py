@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.backends.base import Offer, RunMachine
 from airflow_provider_spotbatch.backends.memory_clock import Clock, RealClock
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.backends.memory_queue import MemoryQueue, Messages
@@ -227,6 +227,33 @@ class MemoryCloud:
         if machine is not None and machine.state != TERMINATED:
             self._later(self.end_seconds, lambda: self._end(machine, "terminated", machine.interrupted))
 
+    async def ask_for_machines(self) -> list[RunMachine]:
+        """A call: the machines of all runs that are listed now."""
+        await self.travel()
+        if self.happens("throttle_describe"):
+            raise Throttled("simulated fault: too many calls to describe")
+        now = self.clock.now()
+        listed = [
+            RunMachine(machine.run.tag, machine.describe())
+            for machine in self.machines.values()
+            if machine.visible <= now and (machine.ended is None or now < machine.ended + REMEMBERED_SECONDS)
+        ]
+        await self.travel()
+        return listed
+
+    async def ask_to_terminate(self, instances: Sequence[str]) -> None:
+        """A call: end these machines."""
+        await self.travel()
+        failed = []
+        for instance in instances:
+            if self.happens("fail_terminate"):
+                failed.append(instance)
+            else:
+                self.terminate(instance)
+        await self.travel()
+        if failed:
+            raise Throttled(f"simulated fault: these machines could not be asked to end: {', '.join(failed)}")
+
     async def _live(self, machine: SimulatedMachine) -> None:
         """A machine from its launch to its end."""
         self._later(machine.boot.lifetime, lambda: self._end(machine, "its lifetime was over", False))
@@ -296,29 +323,11 @@ class MemoryFleet:
         return outcome
 
     async def describe(self) -> list[Instance]:
-        await self._cloud.travel()
-        if self._cloud.happens("throttle_describe"):
-            raise Throttled("simulated fault: too many calls to describe")
-        now = self._cloud.clock.now()
-        described = [
-            machine.describe()
-            for machine in self._machines()
-            if machine.visible <= now and (machine.ended is None or now < machine.ended + REMEMBERED_SECONDS)
-        ]
-        await self._cloud.travel()
-        return described
+        machines = await self._cloud.ask_for_machines()
+        return [machine.instance for machine in machines if machine.run == self._run.tag]
 
     async def terminate(self, instances: Sequence[str]) -> None:
-        await self._cloud.travel()
-        failed = []
-        for instance in instances:
-            if self._cloud.happens("fail_terminate"):
-                failed.append(instance)
-            else:
-                self._cloud.terminate(instance)
-        await self._cloud.travel()
-        if failed:
-            raise Throttled(f"simulated fault: these machines could not be asked to end: {', '.join(failed)}")
+        await self._cloud.ask_to_terminate(instances)
 
     def _machines(self) -> list[SimulatedMachine]:
         return [machine for machine in self._cloud.machines.values() if machine.run == self._run]
@@ -371,6 +380,19 @@ class MemoryBackend:
 
     def queue(self, run: Run, memory_class: int) -> MemoryQueue:
         return MemoryQueue(self.cloud, run.queue(memory_class), self.lease)
+
+    async def machines(self) -> list[RunMachine]:
+        return await self.cloud.ask_for_machines()
+
+    async def terminate(self, instances: Sequence[str]) -> None:
+        await self.cloud.ask_to_terminate(instances)
+
+    async def queues(self) -> list[str]:
+        await self.cloud.travel()
+        return sorted(name for name, messages in self.cloud.queues.items() if not messages.deleted)
+
+    async def forget_ended(self) -> int:
+        return 0  # the cloud forgets by itself
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         return max(1, min(items, CONCURRENCY))
