@@ -52,15 +52,15 @@ class Actor:
 
     def __post_init__(self) -> None:
         self._queues: dict[int, Queue] = {}
-        self._beat = 0
+        self._beat = int(self.site.wall_clock())  # another process's first beat differs from ours
+        self._decided_at = 0.0
 
     async def carry_out(self, plan: Plan, decided_at: float) -> bool:
         """Do what the plan says; False if it became void half-way."""
+        self._decided_at = decided_at
         for action in plan.actions:
-            if self.site.clock() - decided_at > PLAN_SECONDS:
-                self.say("a plan was not carried out in time and is dropped; looking again")
-                return False
             try:
+                self._check_in_time()
                 await self._do(action)
             except Void:
                 return False
@@ -83,6 +83,11 @@ class Actor:
             await self._create(self.run.launch(action.record.number), action.record.to_bytes())
         else:
             await self._write_control(action)
+
+    def _check_in_time(self) -> None:
+        if self.site.clock() - self._decided_at > PLAN_SECONDS:
+            self.say("a plan was not carried out in time and is dropped; looking again")
+            raise Void
 
     async def _create(self, name: str, data: bytes) -> None:
         if not await self.site.store.create(name, data):
@@ -129,8 +134,12 @@ class Actor:
     async def _launch(self, action: Launch) -> None:
         record = action.record
         self.say(action.reason)
-        if not action.again:
+        if action.again:
+            claim = json.dumps({"format": FORMAT, "at": self.site.wall_clock()}).encode()
+            await self._create(self.run.launch_again(record.number, action.asking), claim)
+        else:
             await self._create(self.run.launch(record.number), record.to_bytes())
+        self._check_in_time()  # from then on another may ask
         outcome = await self._ask_fleet(record)
         if not await self.site.store.create(self.run.launch_result(record.number), outcome.to_bytes()):
             raise Void
@@ -167,7 +176,7 @@ class Actor:
         if batch.kind == RESEND:
             batch = await self._without_results(batch)
             if not batch.chunks:
-                return
+                raise Void  # its number stays free, and those after it were to follow
         self.say(action.reason)
         await self._create(self.run.batch(batch.number), batch.to_bytes())
         try:

@@ -85,7 +85,8 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
 async def _all_answered(site: Site, run: Run) -> bool:
     names = {entry.name for entry in await site.store.list_objects(run.launches)}
     for name in sorted(names):
-        if name.endswith(".result.json") or name.replace(".json", ".result.json") in names:
+        number, _, kind = name.rsplit("/", 1)[1].partition(".")
+        if kind != "json" or run.launch_result(int(number)) in names:
             continue
         data = await site.store.read(name)
         if data is not None and not LaunchRecord.from_bytes(data).closed:

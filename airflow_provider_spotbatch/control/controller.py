@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -19,6 +20,7 @@ from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, re
 from airflow_provider_spotbatch.control.snapshot import Snapshot
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run
+from airflow_provider_spotbatch.job.run_outcome import Outcome
 from airflow_provider_spotbatch.job.run_record import RunRecord
 
 MEMORY_CLASSES = 8
@@ -86,7 +88,9 @@ class Controller:
             fleet,
             await offers_by_class(site, record),
             self._random,
+            await _store_ahead(site, run),
             spent_before=await _spent_before(site, run),
+            spent_told=await _spent_told(site, run),
         )
         if record.previous is not None:
             await carry_index(site, Run(run.generation, record.previous), observer.ledger)
@@ -147,11 +151,29 @@ async def offers_by_class(site: Site, record: RunRecord) -> dict[int, tuple[Offe
     return offers
 
 
+async def _store_ahead(site: Site, run: Run) -> float:
+    """What the clock shows less the store's time: so the ages of what others wrote are known."""
+    name = run.driver(uuid.uuid4().hex[:12])
+    await site.store.write(name, json.dumps({"format": 1, "at": site.wall_clock()}).encode())
+    now = site.clock()
+    entries = await site.store.list_objects(run.drivers)
+    return now - next((entry.modified for entry in entries if entry.name == name), now)
+
+
 async def _spent_before(site: Site, run: Run) -> float:
-    """Dollars of earlier runs and of this one, as the controllers before this reckoned them."""
+    """Dollars that earlier runs of the generation cost."""
     spent = 0.0
-    for number in range(1, run.number + 1):
-        data = await site.store.read(Run(run.generation, number).progress)
-        if data is not None:
-            spent = json.loads(data)["spent_usd"]  # each run's figure includes those before it
+    for number in range(1, run.number):
+        earlier = Run(run.generation, number)
+        data = await site.store.read(earlier.outcome)
+        if data is not None:  # each run's figure includes those before it
+            outcome = Outcome.from_bytes(site.signer(run.generation), number, data)
+            spent = max(spent, outcome.cost_usd or 0.0)
+        spent = max(spent, await _spent_told(site, earlier))
     return spent
+
+
+async def _spent_told(site: Site, run: Run) -> float:
+    """Dollars up to the last ``progress.json`` of a run, as its controllers reckoned them."""
+    data = await site.store.read(run.progress)
+    return float(json.loads(data)["spent_usd"]) if data is not None else 0.0

@@ -23,6 +23,7 @@ from airflow_provider_spotbatch.control.plan import (
 )
 from airflow_provider_spotbatch.control.sizing import (
     CHUNK_SECONDS,
+    CHUNK_SECONDS_LEAST,
     CHUNK_SECONDS_MOST,
     chunk_sizes,
     items_at_most,
@@ -50,6 +51,10 @@ BOOT_SECONDS = 600.0
 ENDED_SECONDS = 30.0
 """How long a machine may take from its agent's last report to being gone, before it is ended."""
 
+CHUNKS_PER_LOSS = 4
+"""Chunks that a slot should finish between two losses: a machine that vanishes takes half a chunk with
+it on average, here an eighth of the work."""
+
 BOOT_FAILURES = 3
 """Machines in a row that never worked before the job is stopped: the fourth would not either."""
 
@@ -76,7 +81,9 @@ def decide(seen: Snapshot) -> Plan:
     actions += _end_machines(seen)
     if seen.cancelled is None and stop is None:
         actions += _complete_launches(seen)
-        actions += _launch(seen)
+        launches = list(_launch(seen))
+        actions += _tell_of_burn(seen, launches)
+        actions += launches
         sends = list(_send(seen))
         actions += sends
         actions += _resend(seen, seen.next_batch + len(sends))
@@ -203,7 +210,7 @@ def _settled(seen: Snapshot, view: LaunchView) -> bool:
     if view.outcome is not None:
         return view.answer_age >= seen.visibility_bound
     # Its call may still be made by a controller that was stopped in between: its plan dies first.
-    return view.age >= PLAN_SECONDS + seen.visibility_bound
+    return view.asked_age >= PLAN_SECONDS + seen.visibility_bound
 
 
 # --- machines and their losses ------------------------------------------------------------------
@@ -222,17 +229,26 @@ def _losses(seen: Snapshot) -> Iterator[Action]:
 
 
 def _close_hopeless(seen: Snapshot) -> Iterator[Action]:
+    longest = max(CHUNK_SECONDS_LEAST, _longest_chunk(seen))
     for view in seen.open_chunks:
-        if view.held:
+        if view.held or not view.losses:
             continue
-        if view.chunk.count > 1 and view.losses >= CHUNK_LOSSES:
+        chunk = view.chunk
+        if chunk.count == 1:
+            if view.item_losses >= MAX_LOSSES:
+                yield CloseChunk(
+                    chunk,
+                    f"item {chunk.ranges[0][0]} was lost or interrupted {view.item_losses} times: given up",
+                )
+        elif view.losses >= CHUNK_LOSSES:
             yield CloseChunk(
-                view.chunk, f"chunk {view.chunk.id} was lost {view.losses} times: its items now travel singly"
+                chunk, f"chunk {chunk.id} was lost {view.losses} times: its items now travel singly"
             )
-        elif view.chunk.count == 1 and view.item_losses >= MAX_LOSSES:
+        elif chunk.count * seen.pace.seconds > longest:
             yield CloseChunk(
-                view.chunk,
-                f"item {view.chunk.ranges[0][0]} was lost or interrupted {view.item_losses} times: given up",
+                chunk,
+                f"chunk {chunk.id} was lost and would take {chunk.count * seen.pace.seconds:.0f} s, too long "
+                "for how often machines vanish: its items now travel singly",
             )
 
 
@@ -245,7 +261,7 @@ def _end_machines(seen: Snapshot) -> Iterator[Action]:
         if machine.launch not in ages:
             yield Terminate((machine.id,), f"machine {machine.id} belongs to no launch of this run")
         elif _is_stray(seen, machine):
-            yield Terminate((machine.id,), f"machine {machine.id} appeared too late after its launch")
+            yield Terminate((machine.id,), f"machine {machine.id} came too late, or not with the answer")
         elif machine.reported == "ended":
             if machine.silent > ENDED_SECONDS:
                 yield Terminate((machine.id,), f"machine {machine.id} did not power off by itself")
@@ -261,17 +277,27 @@ def _end_machines(seen: Snapshot) -> Iterator[Action]:
 def _is_stray(seen: Snapshot, machine: Machine) -> bool:
     """Whether it comes from a call that was repeated, or answered, too late to be counted on."""
     view = next(view for view in seen.launches if view.record.number == machine.launch)
-    return view.outcome is None and view.age > LAUNCH_REPEAT_SECONDS
+    if view.outcome is None:
+        return view.age > LAUNCH_REPEAT_SECONDS
+    return machine.id not in {instance.id for instance in view.outcome.instances}
 
 
 # --- launching ----------------------------------------------------------------------------------
 
 
 def _complete_launches(seen: Snapshot) -> Iterator[Action]:
+    """Ask again for what has no answer, once whoever asked last can no longer be about to: only one
+    controller at a time may ask, since a second call may give what the first was refused."""
     for view in seen.launches:
-        if view.record.closed or view.outcome is not None or view.age > LAUNCH_REPEAT_SECONDS:
-            continue
-        yield Launch(view.record, f"launch {view.record.number} has no answer yet: asked again", again=True)
+        if _awaited(seen, view) and view.asked_age > PLAN_SECONDS and view.age <= LAUNCH_REPEAT_SECONDS:
+            reason = f"launch {view.record.number} has no answer yet: asked again"
+            yield Launch(view.record, reason, asking=view.asked + 1)
+
+
+def _awaited(seen: Snapshot, view: LaunchView) -> bool:
+    """Whether machines of a record without an answer may still appear and be counted on."""
+    bound = LAUNCH_REPEAT_SECONDS + PLAN_SECONDS + seen.visibility_bound
+    return view.outcome is None and not view.record.closed and view.age <= bound
 
 
 def counted_slots(seen: Snapshot, memory_class: int | None = None) -> int:
@@ -283,16 +309,13 @@ def counted_slots(seen: Snapshot, memory_class: int | None = None) -> int:
     unanswered = sum(
         sum(view.record.slots[listed.get(view.record.number, 0) :])
         for view in seen.launches
-        if view.outcome is None
-        and not view.record.closed
-        and view.age <= LAUNCH_REPEAT_SECONDS + seen.visibility_bound
-        and memory_class in (None, view.record.memory_class)
+        if _awaited(seen, view) and memory_class in (None, view.record.memory_class)
     )
     return machines + unanswered
 
 
-def _launch(seen: Snapshot) -> Iterator[Action]:
-    if seen.closed or any(view.outcome is None and not view.record.closed for view in seen.launches):
+def _launch(seen: Snapshot) -> Iterator[Launch]:
+    if seen.closed or any(_awaited(seen, view) for view in seen.launches):
         return  # one launch at a time: the next needs the answer of the last
     if not _backoff_over(seen):
         return
@@ -425,8 +448,18 @@ def _retry_size(seen: Snapshot) -> int:
         ahead_seconds=0.0,
         seconds=0.0,
         chunks=1,
+        longest=_longest_chunk(seen),
     )
     return next(sizes, 1)
+
+
+def _longest_chunk(seen: Snapshot) -> float:
+    """Seconds of work in one chunk at most: a failure is known, and an interruption costs, no more."""
+    longest = CHUNK_SECONDS_MOST
+    if seen.policy.on_item_error == "stop":
+        longest = CHUNK_SECONDS  # a failure is known when its chunk ends, and is to stop the job soon
+    losses = sum(machine.loss_recorded for machine in seen.machines)
+    return longest if not losses else min(longest, seen.pace.busy_seconds / losses / CHUNKS_PER_LOSS)
 
 
 def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
@@ -448,8 +481,7 @@ def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
             ahead_seconds=ahead,
             seconds=(high - ahead) * slots,
             chunks=2 * slots - len(seen.open_chunks),
-            # A failure is known when its chunk ends: where it is to stop the job, that should be soon.
-            longest=CHUNK_SECONDS if seen.policy.on_item_error == "stop" else CHUNK_SECONDS_MOST,
+            longest=_longest_chunk(seen),
         )
     yield from _cut(seen, batch, sizes)
 
@@ -508,11 +540,32 @@ def _seen_empty(seen: Snapshot, memory_class: int) -> bool:
 def _tell_agents(seen: Snapshot, *, draining: bool) -> Iterator[Action]:
     if seen.control_age is not None and seen.control_age < CONTROL_SECONDS and not draining:
         return
-    burn = sum(machine.usd_per_hour for machine in seen.machines if not machine.ended) / 3600
-    spend_for = None
-    if seen.budget_usd is not None and burn > 0:
-        spend_for = max(0.0, seen.budget_usd - seen.spent_usd) / burn
-    yield WriteControl(_report_every(seen), spend_for, draining, "control.json")
+    yield WriteControl(_report_every(seen), _spend_for(seen, 0.0), draining, "control.json")
+
+
+def _tell_of_burn(seen: Snapshot, launches: list[Launch]) -> Iterator[Action]:
+    """Before more machines spend from the same budget, all are told how long it lasts then: the
+    controller may be gone before its next look."""
+    if seen.budget_usd is None or not launches:
+        return
+    more = sum(len(launch.record.slots) * _price(launch.record) for launch in launches)
+    yield WriteControl(_report_every(seen), _spend_for(seen, more), False, "control.json before a launch")
+
+
+def _price(record: LaunchRecord) -> float:
+    return float(record.request.get("usd_per_hour", 0.0))
+
+
+def _spend_for(seen: Snapshot, more_usd_per_hour: float) -> float | None:
+    """Seconds until the budget is gone at the present burn and what comes on top; None: no limit."""
+    unseen = sum(
+        len(view.record.slots) * _price(view.record) for view in seen.launches if _awaited(seen, view)
+    )
+    seen_now = sum(machine.usd_per_hour for machine in seen.machines if not machine.ended)
+    burn = (seen_now + unseen + more_usd_per_hour) / 3600
+    if seen.budget_usd is None or burn <= 0:
+        return None
+    return max(0.0, seen.budget_usd - seen.spent_usd) / burn
 
 
 def _report_every(seen: Snapshot) -> float:

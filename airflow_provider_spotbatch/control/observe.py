@@ -40,6 +40,9 @@ HEAD_GUESS = 64 * 1024
 TOLD_FAILURES = 20
 """Failures shown in full in the task's log; the others are counted by their error."""
 
+UNSEEN_SECONDS = 60.0
+"""What a machine is reckoned to have run that ended before anything was heard of it: the least billed."""
+
 AT_ONCE = 32
 """Result heads read at the same time."""
 
@@ -50,6 +53,8 @@ class _Reported:
 
     tag: str
     since: float
+    written: float
+    """The same by the store's time, put into our clock's."""
     report: Report | None = None
     seals: int = 0
 
@@ -76,7 +81,11 @@ class Observer:
     fleet: Fleet
     offers: dict[int, tuple[Offer, ...]]
     random: Callable[[], float]
+    store_ahead: float
+    """What the clock showed, less the store's time at the same moment."""
     spent_before: float = 0.0
+    """Dollars that earlier runs cost."""
+    spent_told: float = 0.0
     """Dollars reckoned before this observer began: earlier runs, and this run by an earlier process."""
     ledger: Ledger = field(init=False)
     failures: deque[ToldFailure] = field(init=False, default_factory=deque)
@@ -90,6 +99,7 @@ class Observer:
         self._last_batch: str | None = None
         self._batches = 0
         self._launch_seen: dict[int, tuple[LaunchRecord, float]] = {}
+        self._askings: dict[int, tuple[int, float]] = {}
         self._answers: dict[int, tuple[LaunchOutcome, float]] = {}
         self._reports: dict[str, _Reported] = {}
         self._losses: dict[str, tuple[str, ...]] = {}
@@ -98,6 +108,7 @@ class Observer:
         self._described_at: float | None = None
         """When the last describe that was answered began; nothing is concluded from not having looked."""
         self._spent: dict[str, float] = {}
+        self._untold: float | None = None
         self._last_look: float | None = None
         self._error_labels: set[str] = set()
         self._told = 0
@@ -141,18 +152,25 @@ class Observer:
 
     async def _take_launches(self, found: list[StoredObject], now: float) -> None:
         for entry in found:
-            name = entry.name.rsplit("/", 1)[1]
-            number = int(name.split(".")[0])
-            known = self._answers if name.endswith(".result.json") else self._launch_seen
+            first, _, kind = entry.name.rsplit("/", 1)[1].partition(".")
+            number, at = int(first), self._at(entry, now)
+            if kind.startswith("again-"):
+                self._askings[number] = int(kind[len("again-") :].split(".")[0]), at
+                continue
+            known = self._answers if kind == "result.json" else self._launch_seen
             if number in known:
                 continue
             data = await self.site.store.read(entry.name)
             if data is None:
                 continue
-            if name.endswith(".result.json"):
-                self._answers[number] = LaunchOutcome.from_bytes(data), now
+            if kind == "result.json":
+                self._answers[number] = LaunchOutcome.from_bytes(data), at
             else:
-                self._launch_seen[number] = LaunchRecord.from_bytes(data), now
+                self._launch_seen[number] = LaunchRecord.from_bytes(data), at
+
+    def _at(self, entry: StoredObject, now: float) -> float:
+        """When the object was written, by our clock."""
+        return min(now, entry.modified + self.store_ahead)
 
     # --- batches, reports, losses -----------------------------------------------------------------
 
@@ -162,7 +180,7 @@ class Observer:
             if data is None:
                 continue
             batch = await asyncio.to_thread(Batch.from_bytes, data)
-            self.ledger.sent(batch, now)
+            self.ledger.sent(batch, self._at(entry, now))
             self._batches = batch.number
             self._last_batch = entry.name
 
@@ -180,8 +198,8 @@ class Observer:
             if data is None:
                 continue
             report = await asyncio.to_thread(Report.from_bytes, data)
-            known = self._reports.setdefault(instance, _Reported("", now))
-            known.since, known.report = now, report
+            known = self._reports.setdefault(instance, _Reported("", now, now))
+            known.since, known.written, known.report = now, self._at(entry, now), report
             await self._take_ended(report.ended, now)
             while known.seals < report.sealed:
                 seal = await self.site.store.read(self.run.seal(instance, known.seals + 1))
@@ -310,15 +328,12 @@ class Observer:
         return None
 
     def _launches(self, now: float) -> list[LaunchView]:
-        return [
-            LaunchView(
-                record,
-                self._answers[number][0] if number in self._answers else None,
-                now - seen,
-                now - self._answers[number][1] if number in self._answers else 0.0,
-            )
-            for number, (record, seen) in sorted(self._launch_seen.items())
-        ]
+        views: list[LaunchView] = []
+        for number, (record, at) in sorted(self._launch_seen.items()):
+            outcome, answered = self._answers.get(number, (None, now))
+            asked, asked_at = self._askings.get(number, (1, at))
+            views.append(LaunchView(record, outcome, now - at, now - answered, asked, now - asked_at))
+        return views
 
     def _machines(self, now: float) -> tuple[Machine, ...]:
         asked = {
@@ -335,11 +350,13 @@ class Observer:
         described = self._described.get(name)
         known = described or (asked[0] if asked else None)
         assert known is not None
-        since = self._known_since[name]
+        known_since = self._known_since[name]
+        answered = asked[1] if asked else known_since
         reported = self._reports.get(name)
         report = reported.report if reported else None
         record = self._launch_seen.get(known.launch)
-        due = self._described_at is not None and self._described_at - since >= self.fleet.visibility_bound
+        bound = self.fleet.visibility_bound
+        due = self._described_at is not None and self._described_at - known_since > bound
         return Machine(
             id=name,
             launch=known.launch,
@@ -348,7 +365,7 @@ class Observer:
             state=described.state if described else "missing",
             reported=report.state if report else "",
             reason=(report.reason if report else "") or known.reason,
-            silent=now - (reported.since if reported else since),
+            silent=now - (reported.since if reported else answered),
             held=report.held if report else (),
             empty_seconds=report.empty_seconds if report else None,
             interrupted=(described.interrupted if described else False)
@@ -360,15 +377,29 @@ class Observer:
         )
 
     def _reckon(self, machines: tuple[Machine, ...], now: float) -> None:
-        """Add what the machines cost since the last look: price at launch × time."""
+        """Add what the machines cost since the last look, price at launch × time; and what they cost
+        while nobody looked, as far as the store's times tell."""
         passed = now - self._last_look if self._last_look is not None else 0.0
         self._last_look = now
         for machine in machines:
+            watched = self._spent.get(machine.id, 0.0)
             if not machine.gone:
-                self._spent[machine.id] = (
-                    self._spent.get(machine.id, 0.0) + machine.usd_per_hour * passed / 3600
-                )
+                watched += machine.usd_per_hour * passed / 3600
+            so_far = machine.usd_per_hour * self._seconds_on(machine, now) / 3600
+            self._spent[machine.id] = max(watched, so_far)
+        if self._untold is None:
+            self._untold = max(0.0, self.spent_told - self.spent_usd)
+
+    def _seconds_on(self, machine: Machine, now: float) -> float:
+        """From the launch to now, or to its agent's last report; a machine that ended without any was
+        there for a minute at least."""
+        record = self._launch_seen.get(machine.launch)
+        if record is None:
+            return 0.0
+        reported = self._reports.get(machine.id)
+        end = now if not machine.gone else reported.written if reported else record[1] + UNSEEN_SECONDS
+        return max(0.0, end - record[1])
 
     @property
     def spent_usd(self) -> float:
-        return self.spent_before + sum(self._spent.values())
+        return self.spent_before + sum(self._spent.values()) + (self._untold or 0.0)

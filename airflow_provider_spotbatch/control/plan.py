@@ -37,11 +37,16 @@ class CloseChunk:
 
 @dataclass(frozen=True)
 class Launch:
-    """Write the record, call, write the answer. ``again``: the record is there, its answer is not."""
+    """Write the record, call, write the answer. ``asking`` counts from 1: in the later ones the record
+    is there, its answer is not, and the right to ask again is claimed instead."""
 
     record: LaunchRecord
     reason: str
-    again: bool = False
+    asking: int = 1
+
+    @property
+    def again(self) -> bool:
+        return self.asking > 1
 
 
 @dataclass(frozen=True)

@@ -92,12 +92,17 @@ class Machine:
 
 @dataclass(frozen=True)
 class LaunchView:
-    """A launch record, its answer if there is one, and their ages in seconds of the observer's clock."""
+    """A launch record, its answer if there is one, and their ages in seconds by the store's time.
+
+    ``asked``: how often its call was begun or claimed; ``asked_age``: age of the last of these.
+    """
 
     record: LaunchRecord
     outcome: LaunchOutcome | None
     age: float
     answer_age: float = 0.0
+    asked: int = 1
+    asked_age: float = 0.0
 
 
 @dataclass(frozen=True)

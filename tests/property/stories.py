@@ -29,7 +29,7 @@ class Refusals:
         object.__setattr__(self, "_asked", [0])
 
     def __call__(self, record: LaunchRecord, ordinal: int) -> Refusal | None:
-        asked: list[int] = getattr(self, "_asked")
+        asked: list[int] = self._asked
         asked[0] += 1
         if asked[0] > self.each * self.most or asked[0] % self.each:
             return None

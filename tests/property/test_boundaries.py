@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.policy import Policy
-from airflow_provider_spotbatch.job.run_outcome import Outcome
-from tests.property.boundaries import AFTER, BEFORE, Boundaries, Killed, kill_at, nothing, stall_at
+from tests.property.boundaries import AFTER, BEFORE, Boundaries, kill_at
 from tests.property.scripted import GONE, NOTICE, Script
 from tests.property.simulation import Simulation
 

@@ -103,10 +103,26 @@ def test_no_more_slots_than_items() -> None:
     assert launch.record.slots == (1,)
 
 
-def test_nothing_is_launched_while_a_launch_has_no_answer() -> None:
-    pending = LaunchView(LaunchRecord(1, slots=(2,)), None, age=5.0)
-    plan = decide(seen(launches=(pending,)))
-    assert [launch.again for launch in of(plan, Launch)] == [True]
+def test_a_launch_without_an_answer_is_asked_again_once_its_writer_can_no_longer_ask() -> None:
+    pending = LaunchView(LaunchRecord(1, slots=(2,)), None, age=5.0, asked_age=5.0)
+    assert not of(decide(seen(launches=(pending,))), Launch)
+    dead = replace(pending, age=PLAN_SECONDS + 1, asked_age=PLAN_SECONDS + 1)
+    assert [launch.asking for launch in of(decide(seen(launches=(dead,))), Launch)] == [2]
+    claimed = replace(dead, asked=2, asked_age=5.0)
+    assert not of(decide(seen(launches=(claimed,))), Launch)
+
+
+def test_a_machine_that_is_not_in_its_launchs_answer_is_ended() -> None:
+    plan = decide(seen(launches=(answered(slots=(2,)),), machines=(machine("m1"), machine("m9"))))
+    assert [action.instances for action in of(plan, Terminate)] == [("m9",)]
+
+
+def test_agents_are_told_of_the_burn_before_more_machines_burn() -> None:
+    dear = replace(OFFER, usd_per_hour=3.6)
+    plan = decide(seen(budget_usd=1.0, offers={0: (dear,)}))
+    kinds = [type(action) for action in plan.actions if isinstance(action, (WriteControl, Launch))]
+    assert kinds == [WriteControl, Launch]
+    assert of(plan, WriteControl)[0].spend_for == pytest.approx(500.0)
 
 
 def test_slots_of_an_unanswered_record_are_counted_until_its_machines_are_listed() -> None:
@@ -476,7 +492,7 @@ def test_an_unanswered_launch_is_waited_out_at_the_end() -> None:
     pending = LaunchView(LaunchRecord(1, slots=(2,)), None, age=1.0)
     ending = seen(counts=DONE, launches=(pending, closing), closed=True)
     assert not decide(ending).over
-    assert decide(replace(ending, launches=(replace(pending, age=PLAN_SECONDS + 1), closing))).over
+    assert decide(replace(ending, launches=(replace(pending, asked_age=PLAN_SECONDS + 1), closing))).over
 
 
 def test_answered_launches_are_waited_for_until_their_machines_must_be_visible() -> None:
