@@ -12,6 +12,7 @@ import platform
 import random
 import time
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ from airflow_provider_spotbatch.agent.leases import (
 from airflow_provider_spotbatch.agent.limits import enforce
 from airflow_provider_spotbatch.agent.logs import Logs
 from airflow_provider_spotbatch.agent.reporting import Reporter
-from airflow_provider_spotbatch.agent.slots import Slot, StartWorker
+from airflow_provider_spotbatch.agent.slots import PUT_OFF, Slot, StartWorker
 from airflow_provider_spotbatch.agent.watch import Watch
 from airflow_provider_spotbatch.agent.worker_process import WorkerProcess
 from airflow_provider_spotbatch.backends.base import Machine
@@ -40,7 +41,7 @@ from airflow_provider_spotbatch.job import report as reports
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.chunks import Chunk, from_message
 from airflow_provider_spotbatch.job.errors import QueueGone, SpotBatchError, StoreUnavailable
-from airflow_provider_spotbatch.job.outcome import OK, ItemOutcome, encode_result
+from airflow_provider_spotbatch.job.outcome import OK, encode_result
 from airflow_provider_spotbatch.job.report import EndedChunk, Report
 from airflow_provider_spotbatch.job.run_record import RunRecord
 from airflow_provider_spotbatch.job.signing import Signer
@@ -56,6 +57,13 @@ SHORT_CHUNK = 1.0
 
 AHEAD_SECONDS = 5.0
 """A chunk leased ahead that finds no slot in this time goes back: another agent may have one free."""
+
+LOOK_AGAIN_SECONDS = 1.0
+"""A look for a chunk's result that is older is repeated before the chunk runs: its message may have come
+twice, and another agent may have finished it while it waited here for a slot."""
+
+STORING_BYTES = 128 * 1024 * 1024
+"""Results that may wait in memory to be stored: beyond that nothing more is leased until some are."""
 
 BACKOFF_SECONDS = 30.0
 """Longest pause between tries of a store or queue that does not answer."""
@@ -242,6 +250,8 @@ class Agent:
 
     def _wanted(self) -> int:
         """How many chunks to lease now."""
+        if sum(held.size for held in self._leases.all if held.phase == STORING) > STORING_BYTES:
+            return 0
         short = self._chunk_seconds is not None and self._chunk_seconds < SHORT_CHUNK
         room = len(self._slots) * (2 if short else 1)
         return room - sum(held.phase in (WAITING, RUNNING) for held in self._leases.all)
@@ -284,6 +294,7 @@ class Agent:
         """See to it that the chunk's result is durable. None: it was given back, or left to others."""
         chunk = held.chunk
         found = EndedChunk(str(chunk.id), 0, 0, 0.0, 0, found=True)
+        looked = self._clock()
         if await self._patiently(held, lambda: self._has_result(chunk)):
             return found
         items = await self._patiently(held, lambda: self._inputs.read(chunk))
@@ -295,23 +306,27 @@ class Agent:
             return None
         started = self._clock()
         try:
-            if held.may_have_lapsed(started) and await self._has_result(chunk):
-                return found
+            old = held.may_have_lapsed(started) or started - looked > LOOK_AGAIN_SECONDS
+            if old and (there := await self._patiently(held, lambda: self._has_result(chunk))) is not False:
+                return found if there else None
             held.phase = RUNNING
             outcomes = await slot.run(chunk, items)
         finally:
             self._free.put_nowait(slot)
             self._room.set()
-        held.phase = STORING
         self._note_duration(self._clock() - started)
+        held.phase, held.size = STORING, sum(len(outcome.value) for outcome in outcomes)
         data = await asyncio.to_thread(
             encode_result, self._signer, chunk.id, outcomes, self._machine_facts(slot)
         )
+        causes = Counter(outcome.cause for outcome in outcomes)
+        seconds = sum(outcome.end - outcome.start for outcome in outcomes)
+        del outcomes  # large ones are not kept twice while they are stored
         created = await self._patiently(held, lambda: self._create_result(held, data))
         if created is None:
             log.warning("the result of chunk %s is lost with its lease: the store did not take it", chunk.id)
             return None
-        return self._counted(chunk, outcomes, len(data)) if created else found
+        return self._counted(chunk, causes, seconds, len(data)) if created else found
 
     async def _create_result(self, held: Held, data: bytes) -> bool:
         if held.may_have_lapsed(self._clock()) and await self._has_result(held.chunk):
@@ -352,13 +367,12 @@ class Agent:
             self._leases.drop(held)
             self._note_room()
 
-    def _counted(self, chunk: Chunk, outcomes: list[ItemOutcome], size: int) -> EndedChunk:
-        failed = sum(outcome.cause != OK for outcome in outcomes)
-        seconds = sum(outcome.end - outcome.start for outcome in outcomes)
-        self._items_ok += len(outcomes) - failed
-        self._items_failed += failed
+    def _counted(self, chunk: Chunk, causes: Counter[str], seconds: float, size: int) -> EndedChunk:
+        ran = chunk.count - causes[PUT_OFF]
+        self._items_ok += causes[OK]
+        self._items_failed += ran - causes[OK]
         self._item_seconds += seconds
-        return EndedChunk(str(chunk.id), len(outcomes), failed, seconds, size)
+        return EndedChunk(str(chunk.id), ran, chunk.count - causes[OK], seconds, size)
 
     def _note_duration(self, seconds: float) -> None:
         before = seconds if self._chunk_seconds is None else self._chunk_seconds
