@@ -59,7 +59,7 @@ def chunk_sizes(
     chunks are large while much is left and small near the end; none takes more than a slot's share.
     """
     mean = max(pace.seconds, SECONDS_LEAST)
-    grown = max(CHUNK_SECONDS, min(longest, pace.busy_seconds / slots))
+    grown = min(longest, max(CHUNK_SECONDS, pace.busy_seconds / slots))
     planned, count = 0.0, 0
     while waiting > 0 and (planned < seconds or count < chunks):
         left = waiting * mean / slots + ahead_seconds
