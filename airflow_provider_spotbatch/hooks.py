@@ -11,6 +11,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
 
 from airflow_provider_spotbatch.backends import BACKENDS, open_backend
+from airflow_provider_spotbatch.backends.rehearsal import Rehearsal, parse_rehearsal
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.policy import PURCHASE, Policy
@@ -23,7 +24,7 @@ OWN_KEY = ("local", "memory")
 """Backends that work without a password: nothing of theirs leaves this machine."""
 
 IDLE_SECONDS_LEAST = 45.0
-"""A lease (30 s) and the default pause between two looks (15 s)."""
+"""A lease (at most 30 s) and the default pause between two looks (15 s)."""
 
 Say = Callable[[str], None]
 
@@ -142,6 +143,7 @@ def read_settings(conn_id: str, connection: Any) -> Settings:
         "path": path,
         "instances": extra.whole("instances"),
         "tags": extra.mapping("tags") or None,
+        "rehearse": extra.rehearsal("rehearse", backend),
     }
     return Settings(
         conn_id=conn_id,
@@ -214,6 +216,20 @@ class _Extra:
             raise self._wrong(name, "a JSON object", value)
         return value
 
+    def rehearsal(self, name: str, backend: str) -> Rehearsal | None:
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        if backend != LOCAL:
+            raise InvalidInput(
+                f"connection {self._conn_id!r}: {name!r} interrupts machines of the local backend, and this "
+                f"connection leads to {backend!r}: remove it"
+            )
+        try:
+            return parse_rehearsal(value)
+        except InvalidInput as error:
+            raise InvalidInput(f"connection {self._conn_id!r}: {error}") from None
+
     def _wrong(self, name: str, wanted: str, value: Any) -> InvalidInput:
         return InvalidInput(f"connection {self._conn_id!r}: {name!r} must be {wanted}, not {value!r}")
 
@@ -235,8 +251,8 @@ def _idle_timeout(conn_id: str, asked: float | None) -> float:
     """A lost message is found by an agent that saw its queue empty for a lease, and lives to tell it."""
     if asked is not None and asked < IDLE_SECONDS_LEAST:
         raise InvalidInput(
-            f"connection {conn_id!r}: 'idle_timeout' must be at least {IDLE_SECONDS_LEAST:g} s (longer than a "
-            f"lease of the queue and a look of the controller), not {asked:g}"
+            f"connection {conn_id!r}: 'idle_timeout' must be at least {IDLE_SECONDS_LEAST:g} s (longer than "
+            f"a lease of the queue and a look of the controller), not {asked:g}"
         )
     return Settings.idle_timeout if asked is None else asked
 

@@ -36,6 +36,11 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     "tags": _field("Tags", "JSON object of tags that every machine carries."),
     "path": _field("Path", "Local backend: folder of its store and queues; default below AIRFLOW_HOME."),
     "instances": _field("Instances", "Local backend: agents at once, each a process.", "integer", minimum=1),
+    "rehearse": _field(
+        "Rehearse interruptions",
+        "Local backend: interrupts its own machines, so many times an hour (2/h) or minute (0.5/m) each, or "
+        'as a JSON list says: [{"after": 5, "how": "notice", "machine": 0}]; how: notice, vanish or freeze.',
+    ),
 }
 """The fields of a connection's extra, as the form shows them. The password is the signing key."""
 

@@ -31,6 +31,7 @@ from airflow_provider_spotbatch.backends.local_fleet import (
     terminate,
 )
 from airflow_provider_spotbatch.backends.local_queue import LocalQueue, queue_names
+from airflow_provider_spotbatch.backends.rehearsal import Rehearsal
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.backends.store import Store, open_store
 from airflow_provider_spotbatch.job.boot import Boot
@@ -39,7 +40,7 @@ from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.resources import Resources
 
-LEASE_SECONDS = 30.0
+LEASE_SECONDS = 10.0
 """How long a chunk of a silent agent stays hidden from the others; agents extend it at a third of that."""
 
 INSTANCES = 2
@@ -55,7 +56,8 @@ class LocalBackend:
     """See :class:`~airflow_provider_spotbatch.backends.base.Backend`.
 
     Options of the connection: ``path``, the root (default ``$AIRFLOW_HOME/spotbatch``);
-    ``instances``, how many machines a run is spread over (default 2).
+    ``instances``, how many machines a run is spread over (default 2); ``rehearse``, a
+    :class:`~airflow_provider_spotbatch.backends.rehearsal.Rehearsal` of interruptions.
     """
 
     name = "local"
@@ -73,13 +75,14 @@ class LocalBackend:
         self.store_options: dict[str, Any] = settings.store_options
         self.agent_command: list[str] = agent_command()
         self._instances = _instances(settings)
+        self._rehearsal: Rehearsal | None = settings.options.get("rehearse")
 
     def open_store(self) -> Store:
         _make_root(self.root)
         return open_store(self.store_uri, self.store_options)
 
     def fleet(self, run: Run, boot: Boot) -> LocalFleet:
-        return LocalFleet(self.root, run, boot, self.agent_command)
+        return LocalFleet(self.root, run, boot, self.agent_command, self._rehearsal)
 
     def queue(self, run: Run, memory_class: int) -> LocalQueue:
         return LocalQueue(_queue_file(self.root), run.queue(memory_class), self.lease)

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import re
 import secrets
 import shutil
@@ -19,13 +20,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import airflow_provider_spotbatch
 from airflow_provider_spotbatch.backends import local_machine
 from airflow_provider_spotbatch.backends.base import RunMachine
+from airflow_provider_spotbatch.backends.rehearsal import Event, Rehearsal
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import AccessDenied, NoCapacity, Refusal
 from airflow_provider_spotbatch.job.keys import Run
@@ -53,11 +55,14 @@ class LocalFleet:
 
     visibility_bound = 0.0
 
-    def __init__(self, root: str, run: Run, boot: Boot, command: list[str]) -> None:
+    def __init__(
+        self, root: str, run: Run, boot: Boot, command: list[str], rehearsal: Rehearsal | None = None
+    ) -> None:
         self._root = root
         self._run = run
         self._boot = replace(boot, python=boot.python or sys.executable)
         self._command = command
+        self._rehearsal = rehearsal or Rehearsal()
 
     async def launch(self, record: LaunchRecord) -> LaunchOutcome:
         await asyncio.to_thread(forget_ended, self._root)
@@ -126,6 +131,7 @@ class LocalFleet:
             "boot": boot.to_text(),
             "lifetime": boot.lifetime,
             "grace": boot.grace,
+            "fate": [asdict(event) for event in self._fate(instance, record)],
         }
         # The instance is an argument for people who read ps; the orders hold a key, so they are none.
         subprocess.run(
@@ -138,6 +144,10 @@ class LocalFleet:
             timeout=START_SECONDS,
             check=True,
         )
+
+    def _fate(self, instance: str, record: LaunchRecord) -> list[Event]:
+        ordinal = int(instance.rpartition("-")[2])
+        return self._rehearsal.fate(record.number, ordinal, random.Random(instance))
 
     def _describe(self) -> list[Instance]:
         found = []

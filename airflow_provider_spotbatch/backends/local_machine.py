@@ -3,7 +3,8 @@
 Run as a script by its path, with the standard library alone, so that it starts in some 20 ms and
 stays small. Its orders come as JSON on standard input (they hold the agent's boot data, and with it
 a key): ``instance``, ``folder``, ``command`` and ``boot`` of the agent, ``lifetime`` and ``grace``
-in seconds.
+in seconds, and its ``fate``: rehearsed interruptions, in the order of time, each with ``after`` and
+``how`` (see rehearsal.py).
 
 Three processes come of it. The *starter* returns once the machine is on, and leaves it without a
 parent, in a session of its own. The *frame* and, as its child, the *system* both outlive any crash
@@ -87,9 +88,13 @@ def processes_of(instance: str, roots: list[int]) -> set[int]:
 
 
 def kill(pids: set[int]) -> None:
+    _signal(pids, signal.SIGKILL)
+
+
+def _signal(pids: set[int], number: signal.Signals) -> None:
     for pid in pids:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue
 
@@ -181,6 +186,7 @@ def system(orders: dict[str, Any], outer: int) -> NoReturn:
     terminated = _has(folder, "terminated")
     agent = None if terminated else _start_agent(orders)
     reason = "terminated" if terminated else None
+    fate = Fate(orders["fate"], orders["instance"], folder)
     ends = time.monotonic() + orders["lifetime"]
     interrupted_at = None
     while reason is None:
@@ -199,7 +205,42 @@ def system(orders: dict[str, Any], outer: int) -> NoReturn:
             reason = f"its lifetime of {orders['lifetime']:g} s was over"
         elif interrupted_at is not None and now >= interrupted_at + orders["grace"]:
             reason = "interrupted"
+        elif fate.takes_the_machine(now):
+            _end_everything(orders["instance"])
+            _make(folder, "interrupt")
+            reason = "interrupted without notice"
     _power_off(orders, reason)
+
+
+class Fate:
+    """The rehearsed interruptions of one machine, carried out as their time comes."""
+
+    def __init__(self, events: list[dict[str, Any]], instance: str, folder: str) -> None:
+        self._events = events
+        self._instance = instance
+        self._folder = folder
+        self._began = time.monotonic()
+        self._frozen: set[int] = set()
+        self._thaws_at = 0.0
+
+    def takes_the_machine(self, now: float) -> bool:
+        """Do what is due; True if the machine is to vanish now."""
+        if self._frozen and now >= self._thaws_at:
+            _signal(self._frozen, signal.SIGCONT)
+            self._frozen = set()
+        if self._frozen or not self._events or now < self._began + self._events[0]["after"]:
+            return False
+        event = self._events.pop(0)
+        if event["how"] == "notice":
+            _make(self._folder, "interrupt")
+        elif event["how"] == "freeze":
+            self._freeze(now + event["seconds"])
+        return bool(event["how"] == "vanish")
+
+    def _freeze(self, until: float) -> None:
+        self._frozen = processes_of(self._instance, [os.getpid()]) - {os.getppid()}
+        self._thaws_at = until
+        _signal(self._frozen, signal.SIGSTOP)
 
 
 def _power_off(orders: dict[str, Any], reason: str) -> NoReturn:

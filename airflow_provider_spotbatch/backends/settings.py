@@ -11,7 +11,8 @@ class Settings:
     """What one connection says. Times in seconds, money in US dollars per hour.
 
     ``key`` signs; ``old_keys`` may still be read. ``store`` "" : the backend's own default.
-    ``options`` are the fields of the backend itself (local: ``path``, ``instances``).
+    ``options`` are the fields of the backend itself (local: ``path``, ``instances``,
+    ``rehearse``).
     """
 
     conn_id: str

@@ -55,8 +55,9 @@ def chunk_sizes(
     """Sizes of the next chunks: at least ``chunks`` of them and ``seconds`` of work, while items wait.
 
     ``ahead_seconds``: work per slot already sent; ``longest``: work in one chunk at most.
-    Each chunk takes a fair part of what is left (guided self-scheduling, Polychronopoulos and Kuck 1987, with half a share per slot), so that
-    chunks are large while much is left and small near the end; none takes more than a slot's share.
+    Each chunk takes a fair part of what is left (guided self-scheduling, Polychronopoulos and Kuck 1987,
+    with half a share per slot), so that chunks are large while much is left and small near the end; none
+    takes more than a slot's share.
     """
     mean = max(pace.seconds, SECONDS_LEAST)
     grown = min(longest, max(CHUNK_SECONDS, pace.busy_seconds / slots))

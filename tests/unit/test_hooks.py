@@ -77,6 +77,8 @@ def test_empty_fields_of_the_form_are_left_at_their_defaults(connect: Connect) -
         ({"store_options": "region=x"}, "'store_options' must be a JSON object"),
         ({"tags": "[1]"}, "'tags' must be a JSON object"),
         ({"old_keys": [1]}, "'old_keys' must be a list of texts"),
+        ({"rehearse": "often"}, "connection 'site': 'rehearse' must be a rate for each machine"),
+        ({"rehearse": "2/h", "backend": "memory"}, "'rehearse' interrupts machines of the local backend"),
     ],
 )
 def test_a_wrong_field_is_named(connect: Connect, extra: dict[str, Any], message: str) -> None:

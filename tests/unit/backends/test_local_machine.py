@@ -19,6 +19,7 @@ import pytest
 from airflow_provider_spotbatch.backends.local import LocalBackend
 from airflow_provider_spotbatch.backends.local_fleet import LocalFleet
 from airflow_provider_spotbatch.backends.local_machine import processes_of, start_time
+from airflow_provider_spotbatch.backends.rehearsal import Rehearsal
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.keys import Generation, Run
@@ -59,8 +60,9 @@ def open_files(pid: int) -> list[str]:
 class OneMachine:
     """A launched machine and what can be seen of it."""
 
-    def __init__(self, root: Path, program: str, **boot: Any) -> None:
-        self.backend = LocalBackend(Settings("c", "local", b"k", options={"path": str(root)}))
+    def __init__(self, root: Path, program: str, *, rehearse: Rehearsal | None = None, **boot: Any) -> None:
+        options = {"path": str(root), "rehearse": rehearse}
+        self.backend = LocalBackend(Settings("c", "local", b"k", options=options))
         self.backend.agent_command = [sys.executable, "-S", "-c", program]
         self.boot = Boot("local", "file:///s", RUN.generation.job, 1, 1, KEY, **boot)
         self.record = LaunchRecord(1, slots=(1,), token="t")
@@ -92,6 +94,9 @@ class OneMachine:
     def has_written(self, name: str) -> str:
         return str(until(lambda: (self.folder / name).exists() and (self.folder / name).read_text()))
 
+    def terminate(self) -> None:
+        asyncio.run(self.fleet.terminate([self.id]))
+
     def until_gone(self) -> Instance:
         end: Instance = until(lambda: (seen := self.seen).state == TERMINATED and seen)
         assert processes_of(self.id, []) == set()
@@ -108,7 +113,7 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., OneMachine]]:
 
     yield make
     for one in made:
-        asyncio.run(one.fleet.terminate([one.id]))
+        one.terminate()
 
 
 class TestEnds:
