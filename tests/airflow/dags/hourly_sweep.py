@@ -1,0 +1,1 @@
+../../../example_dags/hourly_sweep.py
