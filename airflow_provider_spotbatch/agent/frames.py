@@ -35,7 +35,8 @@ class FrameReader(PacedProtocol):
             if len(buffer) < body_at + body_size:
                 break
             header = json.loads(buffer[at + FRAME.size : body_at])
-            body = bytes(buffer[body_at : body_at + body_size])
+            with memoryview(buffer) as view:  # bodies are large: not copied twice
+                body = bytes(view[body_at : body_at + body_size])
             at = body_at + body_size
             self._on_frame(header, body)
         del buffer[:at]

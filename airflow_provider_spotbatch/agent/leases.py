@@ -28,8 +28,8 @@ REPORTING = "reporting"
 class Held:
     """A chunk in hand. ``safe_until``: the lease was surely ours before this time of our clock.
 
-    ``phase``: waiting for a slot, running on one, its result being stored, or (its result durable)
-    waiting for the report that says so.
+    ``phase``: waiting for a slot, running on one, its result (of ``size`` bytes) being stored, or (its
+    result durable) waiting for the report that says so.
     """
 
     chunk: Chunk
@@ -40,6 +40,7 @@ class Held:
     lost: bool = False
     acked: bool = False
     phase: str = WAITING
+    size: int = 0
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def may_have_lapsed(self, now: float) -> bool:

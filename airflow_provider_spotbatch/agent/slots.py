@@ -18,11 +18,27 @@ from airflow_provider_spotbatch.agent.worker_process import (
     WorkerUnstartable,
 )
 from airflow_provider_spotbatch.job.chunks import Chunk
-from airflow_provider_spotbatch.job.outcome import CRASH, FAILURE, MEMORY, OK, TIMEOUT, Failure, ItemOutcome
+from airflow_provider_spotbatch.job.outcome import (
+    CRASH,
+    FAILURE,
+    INTERRUPTED,
+    MEMORY,
+    OK,
+    TIMEOUT,
+    Failure,
+    ItemOutcome,
+)
 from airflow_provider_spotbatch.job.report import RunningItem
 
 DEATHS_BETWEEN_ITEMS = 3
 """A worker that dies outside any item is replaced; so many times in one chunk, and the machine is ill."""
+
+CHUNK_RESULT_BYTES = 64 * 1024 * 1024
+"""Results of one chunk that are kept in memory until all its items have run. Chunks are cut for half as
+much, by what earlier results measured; where later ones are larger, the rest of the chunk is put off."""
+
+PUT_OFF = INTERRUPTED
+"""The cause that the result of a chunk gives for items that were put off: it spends no retry."""
 
 StartWorker = Callable[[int], Coroutine[Any, Any, WorkerProcess]]
 
@@ -36,15 +52,17 @@ class Slot:
         self.peaks: dict[int, float] = {}
         self._start_worker = start_worker
         self._interrupted = False
+        self._kept_bytes = 0
         self._start: asyncio.Task[WorkerProcess] | None = None
 
     async def run(self, chunk: Chunk, items: Sequence[ItemInput]) -> list[ItemOutcome]:
-        """The outcome of every item, in order. A death costs only the item it happened in.
+        """The outcome of every item, in order. A death costs only the item it happened in; items are put
+        off (``PUT_OFF``) once the results before them fill ``CHUNK_RESULT_BYTES``.
 
         Cancelled, it ends the worker and all it started before it returns.
         Raises WorkerUnstartable where the machine cannot run any item.
         """
-        self.chunk, self.peaks = chunk, {}
+        self.chunk, self.peaks, self._kept_bytes = chunk, {}, 0
         try:
             return await self._run_all(chunk, items)
         except asyncio.CancelledError:
@@ -93,12 +111,15 @@ class Slot:
         deaths_between = 0
         while len(outcomes) < len(items):
             left = items[len(outcomes) :]
+            if self._kept_bytes > CHUNK_RESULT_BYTES:
+                outcomes += [_put_off(item.index, chunk.attempt) for item in left]
+                break
             worker = await self._ready_worker()
             if worker.load_failure is not None:
                 outcomes += [_unloaded(item.index, chunk.attempt, worker.load_failure) for item in left]
                 break
             part: list[ItemOutcome] = []
-            death = await worker.run(left, chunk.attempt, self._collect(part, chunk.attempt))
+            death = await worker.run(left, chunk.attempt, self._collect(worker, part, chunk.attempt))
             self._add_tails(part, worker)
             outcomes += part
             if death is None:
@@ -122,8 +143,13 @@ class Slot:
             worker.interrupt()
         return worker
 
-    def _collect(self, part: list[ItemOutcome], attempt: int) -> Callable[[dict[str, Any], bytes], None]:
+    def _collect(
+        self, worker: WorkerProcess, part: list[ItemOutcome], attempt: int
+    ) -> Callable[[dict[str, Any], bytes], None]:
         def on_result(header: dict[str, Any], body: bytes) -> None:
+            self._kept_bytes += len(body)
+            if self._kept_bytes > CHUNK_RESULT_BYTES:
+                worker.enough()
             item = header["item"]
             peak = max(header["peak"] or 0.0, self.peaks.pop(item, 0.0))
             part.append(
@@ -171,6 +197,15 @@ def _unloaded(item: int, attempt: int, load: LoadFailure) -> ItemOutcome:
     now = time.time()
     value = load.failure.to_bytes()
     return ItemOutcome(item, attempt, load.cause, FAILURE, value, now, now, preview_out=load.failure.label)
+
+
+def _put_off(item: int, attempt: int) -> ItemOutcome:
+    """An item that was not run: the results before it are stored first."""
+    now = time.time()
+    failure = Failure("PutOff", "the results of the chunk grew too large: the item goes on in another one")
+    return ItemOutcome(
+        item, attempt, PUT_OFF, FAILURE, failure.to_bytes(), now, now, preview_out=failure.label
+    )
 
 
 _TYPES = {CRASH: "WorkerCrashed", TIMEOUT: "ItemTimeout", MEMORY: "OutOfMemory"}

@@ -36,10 +36,11 @@ from typing import Any, TextIO
 FRAME = struct.Struct("<IQ")
 RUNNING = struct.Struct("<dq")
 INTERRUPTED_AT = RUNNING.size
-SHARED_BYTES = RUNNING.size + 1
+ENOUGH_AT = INTERRUPTED_AT + 1
+SHARED_BYTES = ENOUGH_AT + 1
 """The shared file: CLOCK_MONOTONIC start of the running item and its index (-1: none), written by the
-worker; the interrupted flag, written by the agent. The start comes first, so that a reader who sees a new
-index never sees an old start with it."""
+worker; the flags "interrupted" and "enough" (no further item of this chunk), written by the agent. The
+start comes first, so that a reader who sees a new index never sees an old start with it."""
 
 NO_ITEM = -1
 
@@ -365,6 +366,9 @@ class Worker:
             raise AssertionError("a chunk was sent to a worker that could not load its function")
         offset = 0
         for index, kind, size in header["items"]:
+            if self._shared[ENOUGH_AT]:
+                self._channel.write({"op": "enough"})
+                return
             self._run_item(work, index, header["attempt"], kind, body[offset : offset + size])
             offset += size
 

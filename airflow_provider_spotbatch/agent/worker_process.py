@@ -42,7 +42,8 @@ WORKER_TAG = "SPOTBATCH_WORKER"
 # As in worker.py.
 _RUNNING = struct.Struct("<dq")
 _INTERRUPTED_AT = _RUNNING.size
-_SHARED_BYTES = _RUNNING.size + 1
+_ENOUGH_AT = _INTERRUPTED_AT + 1
+_SHARED_BYTES = _ENOUGH_AT + 1
 _NO_ITEM = -1
 
 _PROGRAM = """
@@ -209,10 +210,11 @@ class WorkerProcess:
         self._shared[_INTERRUPTED_AT] = 1
 
     async def run(self, items: Sequence[ItemInput], attempt: int, on_result: ResultHandler) -> Death | None:
-        """Run items one after another; each result goes to ``on_result``.
+        """Run items one after another, until :meth:`enough` is said; each result goes to ``on_result``.
 
         None, or why the worker died before the end.
         """
+        self._shared[_ENOUGH_AT] = 0
         self._chunk_done = asyncio.get_running_loop().create_future()
         self._left = len(items)
         self._on_result = on_result
@@ -227,6 +229,10 @@ class WorkerProcess:
             return await self._dead
         finally:
             self._on_result = None
+
+    def enough(self) -> None:
+        """Run no further item of this chunk. One that has begun by now still runs to its end."""
+        self._shared[_ENOUGH_AT] = 1
 
     def kill(self, item: int, cause: str, message: str) -> None:
         """End this item, and the worker with it, for a reason of ours."""
@@ -312,6 +318,8 @@ class WorkerProcess:
             answer = asyncio.create_task(self._answer(header, body))
             self._answers.add(answer)
             answer.add_done_callback(self._answers.discard)
+        elif op == "enough":
+            self._chunk_done.set_result(None)
         elif op == "started":
             self._started.set_result(None)
         else:

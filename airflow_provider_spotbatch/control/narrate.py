@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
 from airflow_provider_spotbatch.control.snapshot import Snapshot
+from airflow_provider_spotbatch.job.outcome import INTERRUPTED
 
 FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 60.0
@@ -33,6 +34,8 @@ class Narrator:
         """Say what is new since the last time."""
         self._tell_machines(seen)
         for failure in failures:
+            if failure.cause == INTERRUPTED:
+                continue  # it was put off, and has not failed
             self._groups[failure.label] += 1
             if self._told < TOLD_FAILURES:
                 self._told += 1

@@ -27,9 +27,10 @@ SHOWN_ITEMS = 100
 
 @dataclass(frozen=True)
 class EndedChunk:
-    """A chunk whose result is durable. ``seconds``: time its items ran, summed; ``size``: bytes stored.
+    """A chunk whose result is durable. ``items``: those that ran; ``seconds``: their time, summed;
+    ``size``: bytes stored.
 
-    ``failed`` counts the outcomes that are not ok; the result object tells which. ``found`` marks a
+    ``failed`` counts the outcomes that are not ok, and items put off; the result object tells which. ``found`` marks a
     chunk whose result another agent had already written: its other figures are zero.
     """
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_spotbatch.agent import slots
 from airflow_provider_spotbatch.job import codec
 from airflow_provider_spotbatch.job.spec import WorkerEnvironment
 from tests.support.jobs import (
@@ -306,3 +307,23 @@ def test_large_values_are_previewed_by_type_and_size(tmp_path: Path) -> None:
     assert outcome.preview_in.startswith("'yyyy")
     assert "bytes" in outcome.preview_out
     assert len(outcome.preview_in) <= 120
+
+
+def test_items_are_put_off_once_the_results_before_them_grow_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "CHUNK_RESULT_BYTES", 1000)
+    ran = tmp_path / "ran"
+
+    def large(x: int) -> str:
+        with open(ran, "a") as file:
+            file.write(f"{x}\n")
+        return str(x) * 200_000  # more than the pipe holds
+
+    outcomes = outcomes_of(function_job(tmp_path, large, range(10)))
+    causes = [outcome.cause for outcome in outcomes]
+    done = causes.count("ok")
+    assert causes == ["ok"] * done + ["interrupted"] * (10 - done)
+    assert 2 <= done < 10
+    assert ran.read_text().split() == [str(index) for index in range(done)]
+    assert failure_of(outcomes[-1]).label.startswith("PutOff")

@@ -1,0 +1,9 @@
+"""Functions that jobs of the tests run; machines import this file, so it needs the standard library alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def same(item: Any) -> Any:
+    return item
