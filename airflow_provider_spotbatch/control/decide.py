@@ -464,14 +464,16 @@ def _longest_chunk(seen: Snapshot) -> float:
 
 def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
     slots = max(1, min(seen.concurrency, seen.counts.open))
-    open_items = sum(view.chunk.count for view in seen.open_chunks)
+    # Chunks that wait for machines with more memory are no work for those that run fresh items.
+    ahead_chunks = [view.chunk for view in seen.open_chunks if view.chunk.memory_class == 0]
+    open_items = sum(chunk.count for chunk in ahead_chunks)
     if not seen.pace.items or _may_be_broken(seen):
         # Single items, two for every slot, so that none waits for this loop.
         sizes: Iterable[int] = [1] * min(seen.counts.waiting, max(0, 2 * slots - open_items))
     else:
         ahead = open_items * seen.pace.seconds / slots
         low, high = seconds_ahead(seen.policy.poll_interval)
-        if ahead >= low and len(seen.open_chunks) >= 2 * slots:
+        if ahead >= low and len(ahead_chunks) >= 2 * slots:
             return
         sizes = chunk_sizes(
             seen.counts.waiting,
@@ -480,7 +482,7 @@ def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
             most=items_at_most(seen.pace, seen.item_bytes),
             ahead_seconds=ahead,
             seconds=(high - ahead) * slots,
-            chunks=2 * slots - len(seen.open_chunks),
+            chunks=2 * slots - len(ahead_chunks),
             longest=_longest_chunk(seen),
         )
     yield from _cut(seen, batch, sizes)

@@ -120,3 +120,25 @@ def stall_at(boundary: int, when: str, seconds: float) -> Befall:
             await asyncio.sleep(seconds)
 
     return befall
+
+
+def kill_at_call(part: str, when: str) -> Befall:
+    """The process dies at the first boundary that has ``part`` in its name."""
+
+    async def befall(number: int, moment: str, name: str) -> None:
+        if part in name and moment == when:
+            raise Killed
+
+    return befall
+
+
+def stall_at_call(part: str, when: str, seconds: float) -> Befall:
+    """The process stands still at the first boundary that has ``part`` in its name, and goes on."""
+    left = [part]
+
+    async def befall(number: int, moment: str, name: str) -> None:
+        if left and left[0] in name and moment == when:
+            left.clear()
+            await asyncio.sleep(seconds)
+
+    return befall

@@ -27,10 +27,12 @@ FOREVER = 1e9
 class Script:
     """``failures[item][k]``: how attempt k + 1 of the item ends where it does not succeed;
     ``mishaps[item][k]``: what befalls the machine in the k-th run of the item, whichever attempt;
+    ``wakes_failing``: items whose run fails if its machine was frozen meanwhile;
     ``seconds``: how long each item runs, in turn; ``frozen_seconds``: how long a machine is frozen."""
 
     failures: dict[int, list[str]] = field(default_factory=dict)
     mishaps: dict[int, list[str]] = field(default_factory=dict)
+    wakes_failing: frozenset[int] = frozenset()
     seconds: Sequence[float] = (3.0,)
     frozen_seconds: float = 200.0
 
@@ -114,6 +116,8 @@ class ScriptedWorker:
         finally:
             run.end = clock.now()
         cause = simulation.script.ends_as(item.index, attempt)
+        if mishap == FROZEN and item.index in simulation.script.wakes_failing:
+            cause = ERROR
         if cause not in (OK, ERROR):
             self.alive = False
             self.running = RunningNow(item.index, run.end - run.start)

@@ -295,6 +295,20 @@ def test_items_of_a_lost_chunk_travel_alone() -> None:
     assert [chunk.count for chunk in send.batch.chunks] == [1, 1, 1]
 
 
+def test_chunks_that_wait_for_more_memory_do_not_hold_back_fresh_items() -> None:
+    larger = tuple(
+        OpenChunk(Chunk(ChunkId(1, 2, n), ((n, n + 1),), 2, 1), 1.0, False, 0, 0) for n in range(2)
+    )
+    waiting = seen(
+        concurrency=1,
+        counts=Counts(3, 1, 2, 0, 0, 0),
+        fresh=((2, 3),),
+        open_chunks=larger,
+        pace=Pace(items=9, seconds=70.0, busy_seconds=630.0),
+    )
+    assert [send.memory_class for send in of(decide(waiting), Send)] == [0]
+
+
 def test_a_lost_message_is_sent_again_only_where_an_idle_agent_saw_the_queue_empty() -> None:
     lost = seen(
         fresh=(),

@@ -1,0 +1,179 @@
+"""Histories that went wrong in other systems of this kind, each with what is right."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from airflow_provider_spotbatch.backends.memory_faults import Faults
+from airflow_provider_spotbatch.job.errors import NoCapacity, QuotaExceeded, Refusal
+from airflow_provider_spotbatch.job.launches import LaunchRecord
+from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.run_outcome import FAILED, SUCCEEDED, Outcome
+from tests.property.boundaries import AFTER, BEFORE, kill_at_call
+from tests.property.scripted import FROZEN, GONE, NOTICE, Script
+from tests.property.simulation import Simulation
+
+UNFORGIVING = Policy(concurrency=2, item_retries=0, early_stop=None)
+
+
+class TestALostMachine:
+    def test_gone_without_notice_its_item_runs_again_elsewhere(self) -> None:
+        told = Simulation(policy=UNFORGIVING, script=Script(mishaps={0: [GONE]}))
+        told.check(told.play(told.whole_job()))
+        assert len({run.instance for run in told.runs if run.item == 0}) == 2
+
+    def test_a_late_failure_of_an_earlier_attempt_changes_nothing(self) -> None:
+        """The item fails on a machine that is frozen before it can say so; elsewhere it succeeds."""
+        script = Script(
+            mishaps={0: [FROZEN]},
+            wakes_failing=frozenset({0}),
+            seconds=(0.2, 0.2, 120.0, 0.2),
+            frozen_seconds=60.0,
+        )
+        policy = Policy(concurrency=3, item_retries=0, early_stop=None)
+        told = Simulation(items=4, policy=policy, script=script, slots=1)
+        told.check(told.play(told.whole_job()))
+        assert sorted(run.done for run in told.runs if run.item == 0) == [True, True]
+
+    def test_two_interruptions_in_a_row_spend_no_retries(self) -> None:
+        told = Simulation(policy=UNFORGIVING, script=Script(mishaps={2: [NOTICE, GONE]}))
+        outcome = told.play(told.whole_job())
+        told.check(outcome)
+        assert outcome.state == SUCCEEDED
+        assert len([run for run in told.runs if run.item == 2]) == 3
+
+    def test_reclaimed_while_booting_is_no_failure_of_the_job(self) -> None:
+        told = Simulation(policy=UNFORGIVING, boot_seconds=30.0)
+
+        async def story() -> Outcome:
+            run = await told.begin_run()
+            asyncio.get_running_loop().call_later(150.0, lambda: told.use_faults(Faults()))
+            told.use_faults(Faults(die_booting=1.0))
+            await told.drive(run)
+            return await told.finish(run)
+
+        outcome = told.play(story())
+        told.check(outcome)
+        assert sum(machine.interrupted for machine in told.cloud.machines.values()) >= 3
+
+    def test_a_frozen_machine_is_replaced_and_its_late_result_changes_nothing(self) -> None:
+        script = Script(mishaps={0: [FROZEN]}, seconds=(10.0,), frozen_seconds=60.0)
+        told = Simulation(items=4, policy=UNFORGIVING, script=script, slots=1)
+        told.check(told.play(told.whole_job()))
+        runs = [run for run in told.runs if run.item == 0]
+        assert len({run.instance for run in runs}) == 2
+        woken = told.cloud.machines[runs[0].instance]
+        assert woken.ended is not None
+
+
+class TestMoney:
+    @pytest.mark.parametrize("when", [BEFORE, AFTER])
+    @pytest.mark.parametrize("call", ["MemoryFleet.launch", "00001.result.json"])
+    def test_killed_between_asking_for_machines_and_recording_the_answer(self, call: str, when: str) -> None:
+        told = Simulation()
+        outcome = told.play(told.whole_job(kill_at_call(call, when), pause=200.0))
+        told.check(outcome)
+
+    def test_of_ten_machines_one_is_refused(self) -> None:
+        def refuse(record: LaunchRecord, ordinal: int) -> Refusal | None:
+            return NoCapacity("not this one") if (record.number, ordinal) == (1, 4) else None
+
+        told = Simulation(items=20, policy=Policy(concurrency=10, early_stop=None), slots=1)
+        told.use_faults(Faults(refuse=refuse))
+        told.check(told.play(told.whole_job()))
+        first = [machine for machine in told.cloud.machines.values() if machine.boot.launch == 1]
+        assert len(first) == 9
+
+    def test_a_terminate_that_failed_is_tried_until_the_machine_is_seen_gone(self) -> None:
+        told = Simulation(end_seconds=10.0)
+
+        async def story() -> Outcome:
+            run = await told.begin_run()
+            told.use_faults(Faults(fail_terminate=1.0))
+            asyncio.get_running_loop().call_later(60.0, lambda: told.use_faults(Faults()))
+            await told.drive(run)
+            return await told.finish(run)
+
+        told.check(told.play(story()))
+        assert any(line.count("could not be ended") for line in told.said)
+
+    def test_cleared_while_it_runs_the_old_machines_end_before_new_ones_start(self) -> None:
+        told = Simulation(script=Script(seconds=(60.0,)), end_seconds=20.0)
+
+        async def story() -> Outcome:
+            first = await told.begin_run()
+            old = asyncio.ensure_future(told.drive(first))
+            await asyncio.sleep(40.0)
+            second = await told.begin_run(max_tries=1)
+            assert second.number == 2
+            assert not told.cloud.on()
+            await asyncio.gather(old, told.drive(second))
+            return await told.finish(second)
+
+        told.check(told.play(story()))
+
+    def test_the_relaunch_after_an_interruption_is_itself_interrupted_before_it_is_listed(self) -> None:
+        script = Script(mishaps={0: [GONE]}, seconds=(100.0,))
+        told = Simulation(script=script, visibility_bound=40.0)
+        told.use_faults(Faults(hide_fresh=40.0))
+
+        async def story() -> Outcome:
+            run = await told.begin_run()
+            driving = asyncio.ensure_future(told.drive(run))
+            while not (second := [m for m in told.cloud.machines.values() if m.boot.launch == 2]):
+                await asyncio.sleep(0.5)
+            told.cloud.reclaim(second[0].id, notice=False)
+            await driving
+            return await told.finish(run)
+
+        told.check(told.play(story()))
+
+
+class TestThrottlingAndCapacity:
+    def test_describe_refused_for_two_minutes_neither_fails_nor_doubles(self) -> None:
+        told = Simulation(items=12, script=Script(seconds=(30.0,)), visibility_bound=10.0)
+
+        async def story() -> Outcome:
+            run = await told.begin_run()
+            loop = asyncio.get_running_loop()
+            loop.call_later(20.0, lambda: told.use_faults(Faults(throttle_describe=1.0)))
+            loop.call_later(140.0, lambda: told.use_faults(Faults()))
+            await told.drive(run)
+            return await told.finish(run)
+
+        told.check(told.play(story()))
+        assert len(told.cloud.machines) == 2
+
+    def test_no_capacity_for_ten_minutes_then_some(self) -> None:
+        told = Simulation()
+        outcome = told.play(self._no_capacity(told))
+        told.check(outcome)
+        assert any("waiting for machines: none to be had" in line for line in told.said)
+
+    def test_no_capacity_for_longer_than_max_runtime_fails_with_the_reason(self) -> None:
+        told = Simulation(policy=Policy(concurrency=4, max_runtime=300.0))
+        outcome = told.play(self._no_capacity(told))
+        told.check(outcome, complete=False)
+        assert outcome.state == FAILED
+        assert "max_runtime" in outcome.message
+        assert "none to be had" in outcome.message
+
+    async def _no_capacity(self, told: Simulation) -> Outcome:
+        told.use_faults(Faults(refuse=lambda record, ordinal: NoCapacity("none to be had", remedy="wait")))
+        asyncio.get_running_loop().call_later(600.0, lambda: told.use_faults(Faults()))
+        return await told.whole_job()
+
+    def test_a_quota_of_nothing_fails_at_once_and_names_its_cure(self) -> None:
+        def refuse(record: LaunchRecord, ordinal: int) -> Refusal | None:
+            return QuotaExceeded("your quota is 0", remedy="ask for more", below_one_machine=True)
+
+        told = Simulation()
+        told.use_faults(Faults(refuse=refuse))
+        outcome = told.play(told.whole_job(), deadline=180.0)
+        told.check(outcome, complete=False)
+        assert outcome.state == FAILED
+        assert not outcome.retryable
+        assert "your quota is 0" in outcome.message
+        assert "ask for more" in outcome.message
