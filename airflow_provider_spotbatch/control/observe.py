@@ -23,9 +23,11 @@ from airflow_provider_spotbatch.job.keys import ChunkId, Run
 from airflow_provider_spotbatch.job.launches import Instance, LaunchOutcome, LaunchRecord
 from airflow_provider_spotbatch.job.outcome import (
     FAILURE,
+    LOST,
     OK,
     Failure,
     ResultHead,
+    Row,
     decode_head,
     head_size,
 )
@@ -241,7 +243,9 @@ class Observer:
         """A result that was read: into the ledger, its failures to the log."""
         if not self.ledger.is_open(head.chunk):
             return
-        in_full = [ordinal for ordinal, row in enumerate(head.rows) if row.kind == FAILURE]
+        in_full = [
+            ordinal for ordinal, row in enumerate(head.rows) if row.kind == FAILURE and _to_tell(head, row)
+        ]
         in_full = in_full[: max(0, TOLD_FAILURES - self._told)]
         failures = {ordinal: await self._failure(head, ordinal) for ordinal in in_full}
         if not self.ledger.is_open(head.chunk):
@@ -254,7 +258,9 @@ class Observer:
                 continue
             label = str(labels[ordinal]) or row.cause
             self._error_labels.add(f"{row.cause}: {label.split(':')[0]}" if row.cause == "error" else "")
-            self.failures.append(ToldFailure(row.item, row.attempt, row.cause, label, failures.get(ordinal)))
+            if _to_tell(head, row):
+                told = ToldFailure(row.item, row.attempt, row.cause, label, failures.get(ordinal))
+                self.failures.append(told)
         self.ledger.ended_read(ended, head, now)
 
     async def _failure(self, head: ResultHead, ordinal: int) -> Failure | None:
@@ -403,3 +409,8 @@ class Observer:
     @property
     def spent_usd(self) -> float:
         return self.spent_before + sum(self._spent.values()) + (self._untold or 0.0)
+
+
+def _to_tell(head: ResultHead, row: Row) -> bool:
+    """Whether it is news: that the items of a lost chunk travel singly was told when it was closed."""
+    return row.cause != LOST or len(head) == 1
