@@ -87,7 +87,8 @@ def decide(seen: Snapshot) -> Plan:
         sends = list(_send(seen))
         actions += sends
         actions += _resend(seen, seen.next_batch + len(sends))
-    actions += _tell_agents(seen, draining=stop is not None)
+    if not any(isinstance(action, WriteControl) for action in actions):
+        actions += _tell_agents(seen, draining=stop is not None)
     return Plan(tuple(actions), _pause(seen))
 
 

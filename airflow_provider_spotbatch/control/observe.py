@@ -42,9 +42,6 @@ HEAD_GUESS = 64 * 1024
 TOLD_FAILURES = 20
 """Failures shown in full in the task's log; the others are counted by their error."""
 
-UNSEEN_SECONDS = 60.0
-"""What a machine is reckoned to have run that ended before anything was heard of it: the least billed."""
-
 AT_ONCE = 32
 """Result heads read at the same time."""
 
@@ -397,13 +394,12 @@ class Observer:
             self._untold = max(0.0, self.spent_told - self.spent_usd)
 
     def _seconds_on(self, machine: Machine, now: float) -> float:
-        """From the launch to now, or to its agent's last report; a machine that ended without any was
-        there for a minute at least."""
+        """From the launch to now, or to its agent's last report; 0 where it ended without any."""
         record = self._launch_seen.get(machine.launch)
         if record is None:
             return 0.0
         reported = self._reports.get(machine.id)
-        end = now if not machine.gone else reported.written if reported else record[1] + UNSEEN_SECONDS
+        end = now if not machine.gone else reported.written if reported else record[1]
         return max(0.0, end - record[1])
 
     @property

@@ -27,12 +27,12 @@ FOREVER = 1e9
 class Script:
     """``failures[item][k]``: how attempt k + 1 of the item ends where it does not succeed;
     ``mishaps[item][k]``: what befalls the machine in the k-th run of the item, whichever attempt;
-    ``wakes_failing``: items whose run fails if its machine was frozen meanwhile;
+    ``fails_frozen``: items that fail as their machine freezes, so that it can tell only when it wakes;
     ``seconds``: how long each item runs, in turn; ``frozen_seconds``: how long a machine is frozen."""
 
     failures: dict[int, list[str]] = field(default_factory=dict)
     mishaps: dict[int, list[str]] = field(default_factory=dict)
-    wakes_failing: frozenset[int] = frozenset()
+    fails_frozen: frozenset[int] = frozenset()
     seconds: Sequence[float] = (3.0,)
     frozen_seconds: float = 200.0
 
@@ -110,13 +110,16 @@ class ScriptedWorker:
             seconds = simulation.script.seconds[item.index % len(simulation.script.seconds)]
             await asyncio.sleep(seconds / 2)
             await self._suffer(mishap)
-            await asyncio.sleep(seconds / 2)
-            await self._machine.gate()
+            fails_frozen = mishap == FROZEN and item.index in simulation.script.fails_frozen
+            if not fails_frozen:
+                await self._machine.gate()
+                await asyncio.sleep(seconds / 2)
+                await self._machine.gate()
             run.done = True
         finally:
             run.end = clock.now()
         cause = simulation.script.ends_as(item.index, attempt)
-        if mishap == FROZEN and item.index in simulation.script.wakes_failing:
+        if fails_frozen:
             cause = ERROR
         if cause not in (OK, ERROR):
             self.alive = False
@@ -136,7 +139,6 @@ class ScriptedWorker:
             asyncio.get_running_loop().call_later(
                 self._simulation.script.frozen_seconds, lambda: cloud.thaw(instance)
             )
-            await self._machine.gate()
         if mishap in (NOTICE, GONE):
             await asyncio.sleep(FOREVER)
 

@@ -118,6 +118,12 @@ class Simulation:
         except asyncio.TimeoutError:
             raise AssertionError("the story did not end\n" + self.log()) from None
 
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        """The first truthy answer, asked twice a virtual second."""
+        while not (answer := condition()):  # noqa: ASYNC110 - time is virtual
+            await asyncio.sleep(0.5)
+        return answer
+
     def use_faults(self, faults: Faults) -> None:
         """From now on the cloud misbehaves so."""
         self.cloud.faults = faults
@@ -318,6 +324,3 @@ def _packing() -> Packing:
         bundle=None,
         name="scripted",
     )
-
-
-Story = Callable[[Simulation], Coroutine[Any, Any, Outcome]]

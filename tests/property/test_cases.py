@@ -28,7 +28,7 @@ class TestALostMachine:
         """The item fails on a machine that is frozen before it can say so; elsewhere it succeeds."""
         script = Script(
             mishaps={0: [FROZEN]},
-            wakes_failing=frozenset({0}),
+            fails_frozen=frozenset({0}),
             seconds=(0.2, 0.2, 120.0, 0.2),
             frozen_seconds=60.0,
         )
@@ -122,8 +122,7 @@ class TestMoney:
         async def story() -> Outcome:
             run = await told.begin_run()
             driving = asyncio.ensure_future(told.drive(run))
-            while not (second := [m for m in told.cloud.machines.values() if m.boot.launch == 2]):
-                await asyncio.sleep(0.5)
+            second = await told.until(lambda: [m for m in told.cloud.machines.values() if m.boot.launch == 2])
             told.cloud.reclaim(second[0].id, notice=False)
             await driving
             return await told.finish(run)

@@ -14,7 +14,7 @@ from airflow_provider_spotbatch.job.errors import SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import SUCCEEDED, Outcome
-from tests.property.boundaries import AFTER, BEFORE, Befall, Killed, stall_at, stall_at_call
+from tests.property.boundaries import AFTER, BEFORE, Befall, Killed, stall_at_call
 from tests.property.scripted import FROZEN, Script
 from tests.property.simulation import Simulation
 from tests.property.stories import befalls, cloud_faults, simulations

@@ -1,0 +1,148 @@
+"""What a run may cost, whoever is there to watch it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_spotbatch.backends.memory_faults import Faults
+from airflow_provider_spotbatch.control.controller import Controller
+from airflow_provider_spotbatch.control.decide import CONTROL_SECONDS
+from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.run_outcome import FAILED, Outcome
+from tests.property.boundaries import AFTER, BEFORE, Befall, kill_at, kill_at_call
+from tests.property.scripted import GONE, Script
+from tests.property.simulation import Simulation
+from tests.property.stories import befalls
+from tests.property.test_resume import quietly, to_the_end
+from tests.property.test_safety import controllers
+
+USD_PER_SECOND = 0.01
+
+REACTION = CONTROL_SECONDS + 10.0 + 5.0
+"""Seconds until agents read a new control.json, and until machines that were told to end are gone."""
+
+
+def dear(budget_usd: float, concurrency: int = 4, **rest: Any) -> Simulation:
+    """A cent a second for each machine of one slot, and work for an hour."""
+    return Simulation(
+        **{
+            "items": 60,
+            "policy": Policy(concurrency=concurrency, early_stop=None, budget_usd=budget_usd),
+            "script": Script(seconds=(240.0,)),
+            "slots": 1,
+            "usd_per_hour": USD_PER_SECOND * 3600,
+            **rest,
+        }
+    )
+
+
+def check_cost(told: Simulation, budget_usd: float, concurrency: int = 4, more_seconds: float = 0.0) -> None:
+    """``more_seconds``: what else the story lets each machine run on without anybody to tell it."""
+    most = budget_usd + concurrency * USD_PER_SECOND * (REACTION + more_seconds)
+    assert told.cloud.cost() <= most, f"${told.cloud.cost():.2f} of ${budget_usd:.2f}\n{told.log()}"
+
+
+@given(
+    budget_usd=st.sampled_from([1.0, 3.0, 12.0]),
+    befall=st.lists(befalls(), max_size=4),
+    pause=st.sampled_from([1.0, 30.0, 500.0]),
+    seed=st.integers(0, 1000),
+)
+def test_the_budget_holds_whatever_befalls_the_controllers(
+    budget_usd: float, befall: list[Befall], pause: float, seed: int
+) -> None:
+    told = dear(budget_usd, seed=seed)
+
+    async def story() -> Outcome:
+        run = await told.begin_run()
+        told.use_faults(Faults(reclaims_per_hour=20.0, own_create=0.05))
+        await controllers(told, run, befall, pause)
+        return await told.finish_at_last(run)
+
+    outcome = told.play(story())
+    told.check(outcome, complete=False)
+    assert outcome.state == FAILED
+    assert not outcome.retryable
+    assert "budget" in outcome.message
+    check_cost(told, budget_usd)
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+@pytest.mark.parametrize("boundary", [4, 8, 12, 16, 20])
+def test_agents_keep_to_the_budget_with_nobody_left(boundary: int, when: str) -> None:
+    """The one controller dies early; no other comes for an hour, and by then all has ended by itself."""
+    told = dear(8.0, settings={"orphan_after": 86_400.0})
+
+    async def story() -> Outcome:
+        run = await told.begin_run()
+        assert await told.drive_until_killed(run, kill_at(boundary, when))
+        await asyncio.sleep(3600.0)
+        assert not told.cloud.on(), told.log()
+        check_cost(told, 8.0, more_seconds=told.cloud.boot_seconds)
+        await told.drive(run)
+        return await told.finish(run)
+
+    told.check(told.play(story()), complete=False)
+
+
+def test_a_larger_fleet_learns_what_is_left_before_it_spends() -> None:
+    """The controller dies as the second machine starts: the first must not go by its old share."""
+    told = dear(6.0, concurrency=2, script=Script(seconds=(400.0,), mishaps={0: [GONE]}))
+
+    async def story() -> Outcome:
+        run = await told.begin_run()
+        await told.drive_until_killed(run, kill_at_call("00002.json", AFTER))
+        await told.drive_until_killed(run, kill_at_call("00002.result.json", BEFORE))
+        await asyncio.sleep(1500.0)
+        check_cost(told, 6.0, concurrency=2, more_seconds=told.cloud.boot_seconds)
+        await told.drive(run)
+        return await told.finish(run)
+
+    told.check(told.play(story()), complete=False)
+
+
+def test_the_budget_covers_all_runs_of_a_generation() -> None:
+    told = dear(6.0)
+
+    async def story() -> Outcome:
+        run = await told.begin_run()
+        for tries in range(1, 4):
+            driving = asyncio.ensure_future(quietly(told.drive(run)))
+            await asyncio.sleep(60.0)
+            run = await told.begin_run(max_tries=tries)
+            await driving
+        return await to_the_end(told, run)
+
+    outcome = told.play(story())
+    assert "budget" in outcome.message
+    check_cost(told, 6.0, more_seconds=30.0)
+    assert outcome.cost_usd == pytest.approx(told.cloud.cost(), rel=0.25)
+
+
+def test_what_was_spent_while_nobody_looked_is_reckoned() -> None:
+    told = dear(100.0)
+
+    async def story() -> float:
+        run = await told.begin_run()
+        await told.drive_until_killed(run, kill_at(40, BEFORE))
+        await asyncio.sleep(300.0)
+        controller = Controller(told.site, run, told.say)
+        await controller.tick()
+        return controller.observer.spent_usd
+
+    spent = told.play(story())
+    assert spent == pytest.approx(told.cloud.cost(), rel=0.05)
+
+
+def test_limits_of_the_connection_are_never_passed() -> None:
+    told = dear(1000.0, concurrency=8, items=12, settings={"max_usd_per_hour": 3 * USD_PER_SECOND * 3600})
+    told.check(told.play(told.whole_job()))
+    assert told.cloud.most_slots == 3
+    told = dear(1000.0, concurrency=8, items=12, settings={"max_instances": 2})
+    told.check(told.play(told.whole_job()))
+    assert told.cloud.most_slots == 2
