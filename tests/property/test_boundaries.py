@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
+from airflow_provider_spotbatch.control.cancel import cancel
+from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.policy import Policy
-from tests.property.boundaries import AFTER, BEFORE, Boundaries, kill_at
+from airflow_provider_spotbatch.job.run_outcome import CANCELLED, Outcome
+from tests.property.boundaries import AFTER, BEFORE, Befall, Boundaries, Killed, kill_at, stall_at
 from tests.property.scripted import GONE, NOTICE, Script
 from tests.property.simulation import Simulation
+from tests.property.test_resume import quietly, take_over, to_the_end
 
 SCRIPT = Script(
     failures={1: ["error"], 2: ["memory"], 3: ["crash", "error", "timeout"]},
@@ -35,6 +41,29 @@ def crossed_by_drive() -> list[str]:
     return boundaries.crossed
 
 
+def walk(story: Callable[[Simulation, Befall], Coroutine[Any, Any, Outcome]], when: str, **how: Any) -> int:
+    """Tell the story once for each boundary that its process crosses, killed there; how many there were."""
+    number, complete = 0, how.get("complete", True)
+    while True:
+        number += 1
+        told, met = simulation(), []
+        killing = kill_at(number, when)
+
+        async def befall(
+            at: int, moment: str, name: str, met: list[str] = met, killing: Befall = killing
+        ) -> None:
+            met.append(name)
+            await killing(at, moment, name)
+
+        outcome = told.play(story(told, befall))
+        if len(met) < 2 * number - 1:
+            return number - 1
+        try:
+            told.check(outcome, complete=complete)
+        except AssertionError as error:
+            raise AssertionError(f"killed {when} boundary {number}, {met[-1]}: {error}") from None
+
+
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 def test_killed_at_every_boundary_of_the_loop(when: str) -> None:
     boundaries = crossed_by_drive()
@@ -49,3 +78,76 @@ def test_killed_at_every_boundary_of_the_loop(when: str) -> None:
             raise AssertionError(
                 f"killed {when} boundary {number}, {boundaries[number - 1]}: {error}"
             ) from None
+
+
+def test_stalled_at_every_boundary_while_another_finishes_the_run() -> None:
+    """It wakes when all is over, in the middle of its plan."""
+    boundaries = crossed_by_drive()
+    for number in range(1, len(boundaries) + 1, 2):
+        told = simulation()
+
+        async def story(told: Simulation = told, number: int = number) -> Outcome:
+            run = await told.begin_run()
+            stalled = asyncio.ensure_future(quietly(told.drive(run, stall_at(number, BEFORE, 2000.0))))
+            await told.drive(run)
+            outcome = await told.finish(run)
+            await stalled
+            return outcome
+
+        outcome = told.play(story())
+        try:
+            told.check(outcome)
+        except AssertionError as error:
+            raise AssertionError(f"stalled at boundary {number}, {boundaries[number - 1]}: {error}") from None
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+def test_killed_at_every_boundary_of_finishing(when: str) -> None:
+    async def story(told: Simulation, befall: Befall) -> Outcome:
+        run = await told.begin_run()
+        await told.drive(run)
+        try:
+            return await told.finish(run, befall)
+        except Killed:
+            return await told.finish(run)
+
+    assert walk(story, when) >= 4
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+def test_killed_at_every_boundary_of_cancelling(when: str) -> None:
+    """Nobody drives the run any more, and its machines hear of nothing: the next one cancels again."""
+
+    async def story(told: Simulation, befall: Befall) -> Outcome:
+        run = await told.begin_run()
+        driving = asyncio.ensure_future(quietly(told.drive(run)))
+        await asyncio.sleep(20.0)
+        for machine in told.cloud.on():
+            told.cloud.freeze(machine.id)
+        driving.cancel()
+        for each in (befall, None):
+            site = told.site if each is None else Boundaries(each).around(told.site)
+            try:
+                assert await cancel(site, run, "marked failed", told.say)
+            except Killed:
+                await asyncio.sleep(5.0)
+        outcome = await told.finish(run)
+        assert outcome.state == CANCELLED
+        return outcome
+
+    assert walk(story, when, complete=False) >= 3
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+def test_killed_at_every_boundary_of_taking_over(when: str) -> None:
+    """A cleared task's next try: it cancels and finishes the run before, and begins its own."""
+
+    async def story(told: Simulation, befall: Befall) -> Outcome:
+        first = await told.begin_run()
+        driving = asyncio.ensure_future(quietly(told.drive(first)))
+        await asyncio.sleep(25.0)
+        run: Run | Outcome = await take_over(told, 1, befall)
+        await driving
+        return await to_the_end(told, run)
+
+    assert walk(story, when) >= 8
