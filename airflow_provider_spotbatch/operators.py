@@ -164,7 +164,7 @@ class SpotMapOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Submit, start the first machines, then wait for the end: deferred, or here."""
         with _without_retries():
-            policy = self._check()
+            policy = self._check(rendered=True)
         settings = SpotBatchHook(self.conn_id).settings_for(policy, self._warn)
         if policy.budget_usd is None:
             policy = dataclasses.replace(policy, budget_usd=settings.budget_usd)
@@ -224,12 +224,14 @@ class SpotMapOperator(BaseOperator):
             return content.render(lambda value: self.render_template(value, context, jinja_env, seen_oids))
         return super().render_template(content, context, jinja_env, seen_oids)
 
-    def _check(self) -> Policy:
-        """Refuse what is wrong as far as it is known; the policy, in which templates are left out."""
+    def _check(self, *, rendered: bool = False) -> Policy:
+        """Refuse what is wrong as far as it is known; the policy, without templates yet to be rendered."""
         self._check_work()
         self._check_call()
         known = policy_arguments(self.__dict__)
-        return policy_from({name: value for name, value in known.items() if known_at_parse_time(value)})
+        return policy_from(
+            {name: value for name, value in known.items() if rendered or known_at_parse_time(value)}
+        )
 
     def _check_work(self) -> None:
         """Refuse work that is no work."""
