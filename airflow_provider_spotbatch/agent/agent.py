@@ -322,10 +322,7 @@ class Agent:
         causes = Counter(outcome.cause for outcome in outcomes)
         seconds = sum(outcome.end - outcome.start for outcome in outcomes)
         del outcomes  # large ones are not kept twice while they are stored
-        created = await self._patiently(held, lambda: self._create_result(held, data))
-        if created is None:
-            log.warning("the result of chunk %s is lost with its lease: the store did not take it", chunk.id)
-            return None
+        created = await self._patiently(held, lambda: self._create_result(held, data), lease_or_not=True)
         return self._counted(chunk, causes, seconds, len(data)) if created else found
 
     async def _create_result(self, held: Held, data: bytes) -> bool:
@@ -333,8 +330,14 @@ class Agent:
             return False
         return await self._store.create(self._run.generation.result(held.chunk.id), data)
 
-    async def _patiently(self, held: Held, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Ask the store, again and again while the lease is ours. None: it did not answer in that time."""
+    async def _patiently(
+        self, held: Held, ask: Callable[[], Awaitable[T]], *, lease_or_not: bool = False
+    ) -> T | None:
+        """Ask the store, again and again while the lease is ours. None: it did not answer in that time.
+
+        ``lease_or_not``: for as long as the agent lives. Work that was done is worth the wait, and a
+        result that another agent stored meanwhile is found.
+        """
         failures = 0
         while True:
             try:
@@ -343,7 +346,7 @@ class Agent:
                 failures += 1
                 self._trouble = str(error)
                 log.warning("chunk %s waits: %s", held.chunk.id, error)
-                if held.may_have_lapsed(self._clock()):
+                if not lease_or_not and held.may_have_lapsed(self._clock()):
                     return None
                 await asyncio.sleep(_pause(failures))
             else:

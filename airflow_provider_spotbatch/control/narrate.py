@@ -8,6 +8,7 @@ from collections.abc import Callable
 from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
 from airflow_provider_spotbatch.control.snapshot import Snapshot
 from airflow_provider_spotbatch.job.outcome import INTERRUPTED
+from airflow_provider_spotbatch.job.report import RUNNING
 
 FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 60.0
@@ -109,6 +110,9 @@ def _awaited(seen: Snapshot) -> str:
     booting = sum(1 for m in seen.machines if not m.ended and not m.booted)
     if booting:
         return f"waiting for {booting} machines to boot"
+    for machine in seen.machines:
+        if not machine.ended and machine.reported == RUNNING and machine.reason:
+            return f"machine {machine.id} waits: {machine.reason}"
     last = seen.launches[-1] if seen.launches else None
     if last is not None and last.outcome is not None and last.outcome.refusals and not last.outcome.instances:
         refusal = last.outcome.refusals[-1]

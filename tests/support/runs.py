@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import Outcome
 from airflow_provider_spotbatch.worker import Worker
-from tests.support.jobs import processes_with
+from tests.support.jobs import PATIENCE, processes_with
 
 CONN_ID = "site"
 REPOSITORY = Path(__file__).parents[2]
@@ -102,6 +103,14 @@ def drive(worker: Worker) -> Outcome:
     """Drive a submitted run to its end, as a task does that is not deferred."""
     worker.drive()
     return worker.finish()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return once ``condition`` holds; fails after PATIENCE."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE:.0f} s"
+        time.sleep(0.05)
 
 
 def job_request(

@@ -7,3 +7,7 @@ from typing import Any
 
 def same(item: Any) -> Any:
     return item
+
+
+def quarter_megabyte(index: int) -> bytes:
+    return bytes([index]) * (256 * 1024)
