@@ -175,7 +175,8 @@ async def _resume(
     """Go on with the earlier generation where ``reuse`` and the fingerprint allow; its runs end first."""
     spec = await read_spec(site, earlier.generation)
     outcome = await outcome_of(site, earlier) if earlier.number else None
-    if outcome is None:
+    unfinished = outcome is None
+    if unfinished:
         await _end_runs(site, earlier, say)
         outcome = await outcome_of(site, earlier) if earlier.number else None
     reuse = request.policy.reuse
@@ -188,6 +189,9 @@ async def _resume(
         )
         return None
     if outcome is not None and outcome.state == SUCCEEDED:
+        if unfinished:  # its try ended after the last item and before the outcome: it never succeeded
+            say(f"all items of run {outcome.run} were done already: its result is taken")
+            return Submitted(outcome=outcome)
         if reuse == "always":
             say(f"reuse='always': the result of generation {earlier.generation.number} is handed on")
             return Submitted(outcome=outcome)
