@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,24 @@ DEPLOYMENT = "stack"
 HEALTHY_SECONDS = 120.0
 """Until everything reports healthy: about 30 s on two idle cores."""
 
+BUSY_SECONDS = 60
+API_BUSY_SECONDS = 1
+"""How long a component waits for the database. A scheduler ends where it waits in vain. The API server
+waits in its event loop for requests that need that loop to end: the sooner it refuses, the better."""
+
 STOP_SECONDS = 15.0
 """What a component has to end by itself before it is killed."""
 
 UNHEALTHY_AFTER = 10.0
 """Seconds without a heartbeat after which the triggers of a triggerer are given to another."""
 
+API_SERVER = "api-server"
 TRIGGERER = "triggerer"
 
+DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+
 COMMANDS = {
-    "api-server": ["api-server", "--workers", "1"],
+    API_SERVER: ["api-server", "--workers", "1"],
     "scheduler": ["scheduler", "--skip-serve-logs"],
     "dag-processor": ["dag-processor"],
     TRIGGERER: ["triggerer", "--skip-serve-logs"],
@@ -50,12 +59,14 @@ class Stack:
         self.port = _free_port()
         self._environment = _environment(home, self.port, connections)
         self._leaders: dict[str, subprocess.Popen[bytes]] = {}
-        self._gone: list[int] = []
+        self._triggerers: dict[str, int] = {}
         self.api = Api(f"http://localhost:{self.port}")
 
     def migrate(self) -> None:
         done = self._start("migrate", ["db", "migrate"])
         assert done.wait(HEALTHY_SECONDS) == 0, self._log("migrate").read_text()
+        with closing(sqlite3.connect(self.home / "airflow.db")) as database:
+            database.execute("PRAGMA journal_mode=WAL")  # readers and a writer do not wait for each other
 
     def start(self, dags: Iterable[str]) -> None:
         """Start what is not running; wait until all is healthy and the DAGs are known."""
@@ -63,17 +74,33 @@ class Stack:
             if name not in self._leaders:
                 self._leaders[name] = self._start(name, COMMANDS[name])
         until(self._healthy, HEALTHY_SECONDS, self._why_unhealthy)
+        self._await_triggerer(TRIGGERER)
         until(lambda: all(self._knows(dag) for dag in dags), HEALTHY_SECONDS, self._why_unhealthy)
 
     def start_triggerer(self, name: str = TRIGGERER) -> None:
-        """Start a triggerer; several may run under different names."""
+        """Start a triggerer and wait for its first heartbeat; several may run under different names."""
         self._leaders[name] = self._start(name, COMMANDS[TRIGGERER])
+        self._await_triggerer(name)
+
+    def _await_triggerer(self, name: str) -> None:
+        known = max(self._triggerers.values(), default=0)
+        new = until(
+            lambda: [number for number in self.triggerers_alive() if number > known],
+            HEALTHY_SECONDS,
+            self._why_unhealthy,
+        )
+        self._triggerers[name] = max(new)
+
+    def triggerer_of(self, task: dict[str, Any]) -> str | None:
+        """Which triggerer has a deferred task now, as far as Airflow knows."""
+        job = (task["triggerer_job"] or {}).get("id")
+        return next((name for name, own in self._triggerers.items() if own == job), None)
 
     def stop(self, name: str) -> None:
         """End a component as a service manager does: SIGTERM, and SIGKILL for what is left."""
         leader = self._leaders.pop(name)
         leader.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             leader.wait(STOP_SECONDS)
         self._end(leader)
 
@@ -87,23 +114,31 @@ class Stack:
             os.kill(pid, number)
 
     def stop_all(self) -> None:
-        for name in reversed(list(self._leaders)):
+        for leader in self._leaders.values():
+            leader.terminate()
+        for name in list(self._leaders):
             self.stop(name)
 
     def processes(self, name: str) -> list[int]:
         return _session(self._leaders[name].pid)
 
+    def triggerers_alive(self) -> list[int]:
+        """Airflow's ids of the triggerers whose heart beats."""
+        found = self.api.get("jobs?job_type=TriggererJob&job_state=running&is_alive=true")
+        return [job["id"] for job in found["jobs"]]
+
     def runs(self, name: str) -> bool:
         return name in self._leaders
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        busy = API_BUSY_SECONDS if name == API_SERVER else BUSY_SECONDS
         with self._log(name).open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "airflow", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env=self._environment | {DATABASE: f"sqlite:///{self.home}/airflow.db?timeout={busy}"},
                 cwd=self.home,
                 start_new_session=True,
             )
@@ -152,7 +187,6 @@ def _environment(home: Path, port: int, connections: dict[str, dict[str, Any]]) 
         "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": True,
         "CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{port}/execution/",
         "CORE__FERNET_KEY": "",
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "API__HOST": "localhost",
         "API__PORT": port,
         "API__BASE_URL": f"http://localhost:{port}",
@@ -197,5 +231,5 @@ def _session(leader: int) -> list[int]:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

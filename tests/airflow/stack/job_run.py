@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_provider_spotbatch.job.chunks import Batch
 from airflow_provider_spotbatch.job.keys import ChunkId, Generation, Run, job_id
+from airflow_provider_spotbatch.job.signing import unverified_body
 from tests.airflow.stack import machines
 from tests.airflow.stack.airflow_stack import DEPLOYMENT, Stack
 from tests.airflow.stack.waiting import until
@@ -24,7 +25,7 @@ EXPECTED = [item * 10 for item in range(ITEMS)]
 FLEET_ENDS_WITHIN = 30.0
 """What is promised: seconds from a user's verb to the last process of its machines."""
 
-STEP_SECONDS = 90.0
+STEP_SECONDS = 150.0
 """Until the next state of a task: a try takes some 5 s, more while many start at once."""
 
 _numbers = itertools.count(1)
@@ -73,6 +74,12 @@ class JobRun:
     def let_go(self, name: str = "go") -> None:
         """Let what waits for this file go on."""
         (self.folder / name).touch()
+
+    def held_process(self, where: str) -> int:
+        """The id of the task process that is held there (see the operator ``Held``)."""
+        file = self.folder / where
+        self.wait_until(file.exists)
+        return int(file.read_text())
 
     # --- Airflow ---------------------------------------------------------------------------------
 
@@ -137,8 +144,14 @@ class JobRun:
         path = self.stored(self.run(number, generation).outcome)
         if not path.exists():
             return None
-        body: dict[str, Any] = json.loads(path.read_text())
-        return body
+        return unverified_body(path.read_bytes())
+
+    def beat(self) -> bytes:
+        """What the controllers last told the machines: another at least every 10 s while one drives."""
+        return self.stored(self.run().control).read_bytes()
+
+    def cancelled(self, number: int = 1, generation: int = 1) -> bool:
+        return self.stored(self.run(number, generation).cancel).exists()
 
     def runs(self, generation: int = 1) -> list[int]:
         """Numbers of the generation's runs."""
@@ -166,6 +179,13 @@ class JobRun:
         """Wait for the end of the fleet; seconds it took."""
         began = time.monotonic()
         until(lambda: not self.machines(), seconds, self.machines)
+        return round(time.monotonic() - began, 1)
+
+    def first_fleet_gone(self, seconds: float = FLEET_ENDS_WITHIN) -> float:
+        """As ``fleet_gone``, for the machines that are there now: others may come meanwhile."""
+        began = time.monotonic()
+        now = self.machines()
+        until(lambda: not now & self.machines(), seconds, self.machines)
         return round(time.monotonic() - began, 1)
 
     def all_machines(self) -> set[str]:

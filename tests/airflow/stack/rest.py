@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 SECONDS = 30.0
@@ -30,24 +32,27 @@ class Api:
     def __init__(self, base: str) -> None:
         self._base = base
         self._token: str | None = None
+        self._one_verb = threading.Lock()
 
     def get(self, path: str) -> Any:
         return self._call("GET", path)
 
     def post(self, path: str, body: Any) -> Any:
-        return self._call("POST", path, body)
+        return self._write("POST", path, body)
 
     def patch(self, path: str, body: Any) -> Any:
-        return self._call("PATCH", path, body)
+        return self._write("PATCH", path, body)
+
+    def _write(self, method: str, path: str, body: Any) -> Any:
+        for _ in range(WRITES):
+            with self._one_verb, suppress(Locked):
+                return self._call(method, path, body)
+            time.sleep(PAUSE)
+        raise Refused(f"{method} {path}: the database stays locked")
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         if self._token is None:
             self._token = self._ask("GET", "/auth/token")["access_token"]
-        for _ in range(WRITES):
-            try:
-                return self._ask(method, f"/api/v2/{path}", body)
-            except Locked:
-                time.sleep(PAUSE)
         return self._ask(method, f"/api/v2/{path}", body)
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
