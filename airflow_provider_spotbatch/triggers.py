@@ -182,11 +182,14 @@ class SpotMapTrigger(BaseTrigger):
 
 def _import_control() -> None:
     """What takes long to import, for a thread: the triggerer's loop serves every trigger."""
+    import asgiref.sync  # noqa: F401
     import obstore  # noqa: F401
 
     import airflow_provider_spotbatch.control.cancel
     import airflow_provider_spotbatch.control.controller
-    import airflow_provider_spotbatch.control.site  # noqa: F401
+    import airflow_provider_spotbatch.control.drive
+    import airflow_provider_spotbatch.control.site
+    import airflow_provider_spotbatch.hooks  # noqa: F401
 
 
 def _detach(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
