@@ -6,6 +6,8 @@ resident memory over what the process held before.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from benchmarks import work
 
 MANY = 1_000_000
 SOME = 10_000
+TRIGGERS = 200
 PEER = "ProcessPoolExecutor(2)"
 
 
@@ -105,10 +108,25 @@ def start_of_the_first_item() -> list[Row]:
     return [Row("start of the first item", f"{ours:.2f} s", f"{peer:.2f} s", f"{ours / peer:.1f}")]
 
 
+def triggers_in_one_loop() -> list[Row]:
+    from benchmarks.job import local_connection
+    from benchmarks.triggers import hold
+
+    logging.disable(logging.INFO)
+    with local_connection() as settings:
+        held = asyncio.run(hold(settings, TRIGGERS, seconds=20.0))
+    return [
+        Row(f"{TRIGGERS} triggers, longest hold of the loop", f"{held.longest * 1000:.0f} ms"),
+        Row(f"{TRIGGERS} triggers, longest garbage collection", f"{held.collection * 1000:.0f} ms"),
+        Row(f"{TRIGGERS} triggers, the loop's share of a core", f"{held.share:.0%}"),
+    ]
+
+
 MEASUREMENTS: list[Callable[[], list[Row]]] = [
     start_of_the_first_item,
     some_items_that_do_nothing,
     many_small_items,
+    triggers_in_one_loop,
 ]
 
 

@@ -39,7 +39,18 @@ def local_connection() -> Iterator[Settings]:
 
 def submit_job(settings: Settings, function: Callable[..., Any], items: Iterable[Any]) -> Run:
     """Store a job and its run; nothing is launched yet."""
-    request = JobRequest(
+    request = job_request(function, items, Policy())
+
+    async def stored() -> Run:
+        submitted = await submit(open_site(settings), request, _silent)
+        assert submitted.run is not None
+        return submitted.run
+
+    return asyncio.run(stored())
+
+
+def job_request(function: Callable[..., Any], items: Iterable[Any], policy: Policy) -> JobRequest:
+    return JobRequest(
         deployment="bench",
         dag_id="bench",
         run_id="bench",
@@ -58,15 +69,8 @@ def submit_job(settings: Settings, function: Callable[..., Any], items: Iterable
             name=function.__name__,
         ),
         items=items,
-        policy=Policy(),
+        policy=policy,
     )
-
-    async def stored() -> Run:
-        submitted = await submit(open_site(settings), request, _silent)
-        assert submitted.run is not None
-        return submitted.run
-
-    return asyncio.run(stored())
 
 
 def run_job(settings: Settings, run: Run) -> MapResult:
