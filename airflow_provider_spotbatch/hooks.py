@@ -59,7 +59,11 @@ class SpotBatchHook(BaseHook):
             connection = await self._aget_connection()
         except AirflowNotFoundException:
             return await asyncio.to_thread(self._local)
-        return await asyncio.to_thread(read_settings, self.conn_id, connection)
+        from asgiref.sync import sync_to_async
+
+        # Airflow masks the secrets of what is read, by a message that must be sent from its loop: out of
+        # any other thread than asgiref's own it would break the triggerer's talk with its supervisor.
+        return await sync_to_async(read_settings)(self.conn_id, connection)
 
     def settings_for(self, policy: Policy, say: Say) -> Settings:
         """:meth:`get_settings` for a job: a fallback to local is said aloud, and refused where the

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.providers.common.compat.sdk import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_spotbatch.job.keys import Generation, Run
+
+T = TypeVar("T")
 
 OVER = "over"
 ELSEWHERE = "elsewhere"
@@ -22,8 +24,9 @@ OWNER_KEY = "spotbatch_run"
 CANCEL_SECONDS = 120.0
 """How long a kill looks after the machines of its run until all are gone."""
 
-CHECK_SECONDS = 5.0
-"""One look at the task's state, before Airflow 3.3: a triggerer that shuts down never answers."""
+CHECK_SECONDS = 20.0
+"""One look at the task's state, before Airflow 3.3: a triggerer that shuts down never answers, and a
+fresh one takes about 10 s for the first."""
 
 CHECKS = 4
 
@@ -99,7 +102,7 @@ class SpotMapTrigger(BaseTrigger):
             from airflow_provider_spotbatch.control.controller import Controller
             from airflow_provider_spotbatch.control.drive import drive
 
-            site = await self._open_site()
+            site = await _to_its_end(self._open_site())
             if self.elsewhere is not None:
                 here = await asyncio.to_thread(site.backend.continues_elsewhere)
                 if here != self.elsewhere:
@@ -132,7 +135,7 @@ class SpotMapTrigger(BaseTrigger):
     async def _kill_unless_deferred(self) -> None:
         """Before Airflow 3.3: end the run only if the task is surely no longer deferred."""
         try:
-            deferred = await asyncio.wait_for(self._is_deferred(), CHECK_SECONDS)
+            deferred = await asyncio.wait_for(_to_its_end(self._is_deferred()), CHECK_SECONDS)
         except Exception:  # noqa: BLE001 - not to know is no reason to end a run
             return
         if not deferred:
@@ -197,6 +200,14 @@ def _detach(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     _detached.add(task)
     task.add_done_callback(_detached.discard)
     return task
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await work that asks Airflow's supervisor, and leave it running where that is cancelled.
+
+    Before Airflow 3.3 an answer that nobody takes any more ends the whole triggerer.
+    """
+    return await asyncio.shield(asyncio.ensure_future(work))
 
 
 def _state_of(states: dict[str, Any], run_id: str) -> str:
