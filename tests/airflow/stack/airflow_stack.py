@@ -32,7 +32,7 @@ waits in its event loop for requests that need that loop to end: the sooner it r
 STOP_SECONDS = 15.0
 """What a component has to end by itself before it is killed."""
 
-UNHEALTHY_AFTER = 10.0
+UNHEALTHY_AFTER = 10
 """Seconds without a heartbeat after which the triggers of a triggerer are given to another."""
 
 API_SERVER = "api-server"
@@ -118,6 +118,10 @@ class Stack:
             leader.terminate()
         for name in list(self._leaders):
             self.stop(name)
+
+    def kill_all(self) -> None:
+        for name in list(self._leaders):
+            self.kill(name)
 
     def processes(self, name: str) -> list[int]:
         return _session(self._leaders[name].pid)

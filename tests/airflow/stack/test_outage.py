@@ -20,7 +20,7 @@ def test_machines_end_by_themselves_and_the_job_is_picked_up(undisturbed: Begin,
     before = run.finished()
     old = run.machines()
     assert old
-    stack.stop_all()
+    stack.kill_all()
     away = time.monotonic()
     assert run.machines() == old, "the end of Airflow is no reason for machines to end"
     until(lambda: not run.machines(), 3 * ORPHAN_AFTER, run.machines)
