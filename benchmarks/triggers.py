@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +73,7 @@ def _watched() -> Iterator[Held]:
     held, handle = Held(), asyncio.events.Handle
     run = handle._run
 
-    loop_thread, collected, collecting = threading.get_ident(), 0.0, 0.0
+    collected, collecting = 0.0, 0.0
 
     def timed(self: Any) -> None:
         began, before = time.perf_counter(), collected
@@ -83,9 +82,7 @@ def _watched() -> Iterator[Held]:
         held.longest = max(held.longest, took)
 
     def collects(phase: str, info: dict[str, int]) -> None:
-        nonlocal collected, collecting
-        if threading.get_ident() != loop_thread:
-            return
+        nonlocal collected, collecting  # in whatever thread: all others stand still meanwhile
         if phase == "start":
             collecting = time.perf_counter()
             return
