@@ -57,7 +57,7 @@ class ItemRun:
     instance: str
     start: float
     durable: float | None
-    """Since when its chunk had a durable result as it started, None for those that had none."""
+    """Since when its chunk had a durable result as the chunk began; None: it had none, or began before."""
     end: float | None = None
     done: bool = False
 
@@ -90,10 +90,13 @@ class ScriptedWorker:
         self, items: Sequence[ItemInput], attempt: int, on_result: Callable[[dict[str, Any], bytes], None]
     ) -> Death | None:
         chunk = self._simulation.chunk_of([item.index for item in items], attempt)
+        if chunk is not None and chunk.count != len(items):
+            chunk = None  # the rest of a chunk in which a worker died: it began before
         for item in items:
             death = await self._run_item(item, attempt, chunk, on_result)
             if death is not None:
                 return death
+            chunk = None
         return None
 
     async def _run_item(
