@@ -40,14 +40,16 @@ async def hold(settings: Settings, triggers: int, seconds: float) -> Held:
     runs = await _submit(settings, triggers)
     site = open_site(settings)
     tasks = [asyncio.create_task(_drain(run)) for run in runs]
-    while not all([await site.store.exists(run.launch_result(1)) for run in runs]):  # noqa: ASYNC110 - stored elsewhere
-        await asyncio.sleep(0.5)
-    with _watched() as held:
-        await asyncio.sleep(seconds)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await site.backend.terminate([machine.instance.id for machine in await site.backend.machines()])
+    try:
+        while not all([await site.store.exists(run.launch_result(1)) for run in runs]):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+        with _watched() as held:
+            await asyncio.sleep(seconds)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await site.backend.terminate([machine.instance.id for machine in await site.backend.machines()])
     return held
 
 
