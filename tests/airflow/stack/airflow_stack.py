@@ -196,6 +196,8 @@ def _environment(home: Path, port: int, connections: dict[str, dict[str, Any]]) 
         "API__BASE_URL": f"http://localhost:{port}",
         "API__SECRET_KEY": secrets.token_hex(16),
         "API_AUTH__JWT_SECRET": secrets.token_hex(32),
+        # A request to start a task that was given up and repeated finds it started, and fails it.
+        "WORKERS__EXECUTION_API_TIMEOUT": 60,
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 600,
         "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": 2,
         "TRIGGERER__JOB_HEARTBEAT_SEC": 2,

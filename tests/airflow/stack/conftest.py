@@ -27,6 +27,9 @@ DAGS = (
 
 ORPHAN_AFTER = 15.0
 
+AT_ONCE = 6
+"""Rows that run side by side: more make the API server of two cores too slow for Airflow's own good."""
+
 Row = Callable[[Begin], dict[str, Any]]
 """What is done to a job and must come of it; returns what was seen."""
 
@@ -72,13 +75,13 @@ def begin(stack: Stack) -> Iterator[Begin]:
 
 @pytest.fixture(scope="session")
 def under_way(request: pytest.FixtureRequest, begin: Begin) -> Iterator[dict[Row, Future[dict[str, Any]]]]:
-    """The rows that were selected, all running."""
+    """The rows that were selected, some of them running."""
     rows = [
         item.callspec.params["row"]
         for item in request.session.items
         if isinstance(item, pytest.Function) and "row" in getattr(item, "fixturenames", ())
     ]
-    with ThreadPoolExecutor(max(1, len(rows))) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {row: pool.submit(row, begin) for row in rows}
 
 

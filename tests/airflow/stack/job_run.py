@@ -60,6 +60,11 @@ class JobRun:
     def mark_dag_run(self, state: str) -> None:
         self.stack.api.patch(self._path, {"state": state})
 
+    def clear_when_over(self) -> None:
+        """Clear once the DAG run has its end: Airflow forgets a clear that meets the end being written."""
+        self.wait_until(lambda: self.stack.api.get(self._path)["state"] in ("success", "failed"))
+        self.clear()
+
     def clear(self) -> None:
         body = {
             "dry_run": False,

@@ -44,7 +44,7 @@ def mark_failed(begin: Begin) -> dict[str, Any]:
     seconds = run.fleet_gone()
     assert run.task()["state"] == "failed"
     assert run.finished() == before
-    run.clear()
+    run.clear_when_over()
     return {"fleet gone after": seconds, **resumed(run, before)}
 
 
@@ -56,7 +56,7 @@ def mark_success(begin: Begin) -> dict[str, Any]:
     seconds = run.fleet_gone()
     assert run.task()["state"] == "success"
     assert run.finished() == before
-    run.clear()
+    run.clear_when_over()
     return {"fleet gone after": seconds, **resumed(run, before)}
 
 
@@ -79,7 +79,7 @@ def dag_run_marked_failed(begin: Begin) -> dict[str, Any]:
     seconds = run.fleet_gone()
     assert run.task()["state"] == "failed"
     assert run.finished() == before
-    run.clear()
+    run.clear_when_over()
     return {"fleet gone after": seconds, **resumed(run, before)}
 
 
@@ -87,7 +87,7 @@ def clear_after_success(begin: Begin) -> dict[str, Any]:
     run = begin("plain")
     run.let_go()
     run.succeeds()
-    run.clear()
+    run.clear_when_over()
     run.wait_for("success", tries=2)
     run.succeeds()
     assert run.counts() == dict.fromkeys(range(ITEMS), 2)
@@ -103,7 +103,7 @@ def mark_failed_in_the_worker(begin: Begin) -> dict[str, Any]:
     run.mark("failed")
     seconds = run.fleet_gone()
     assert run.finished() == before
-    run.clear()
+    run.clear_when_over()
     return {"fleet gone after": seconds, **resumed(run, before)}
 
 
