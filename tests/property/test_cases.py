@@ -67,6 +67,12 @@ class TestALostMachine:
         woken = told.cloud.machines[runs[0].instance]
         assert woken.ended is not None
 
+    def test_a_machine_that_stays_silent_is_ended_and_replaced(self) -> None:
+        script = Script(mishaps={0: [FROZEN]}, seconds=(10.0,), frozen_seconds=5000.0)
+        policy = Policy(concurrency=1, item_retries=0, early_stop=None)
+        told = Simulation(items=2, policy=policy, script=script, slots=1, end_seconds=10.0)
+        told.check(told.play(told.whole_job(), deadline=400.0))
+
 
 class TestMoney:
     @pytest.mark.parametrize("when", [BEFORE, AFTER])
@@ -93,7 +99,13 @@ class TestMoney:
             run = await told.begin_run()
             told.use_faults(Faults(fail_terminate=1.0))
             asyncio.get_running_loop().call_later(60.0, lambda: told.use_faults(Faults()))
-            await told.drive(run)
+            driving = asyncio.ensure_future(told.drive(run))
+            await told.until(lambda: len([each for each in told.runs if each.done]) == told.items)
+            await asyncio.sleep(3.0)
+            for machine in told.cloud.on():
+                told.cloud.freeze(machine.id)  # none ends by itself
+            await asyncio.wait_for(driving, 90.0)
+            assert not told.cloud.on()
             return await told.finish(run)
 
         told.check(told.play(story()))

@@ -48,7 +48,7 @@ def test_a_run_is_over_only_when_its_machines_are_gone() -> None:
 
 def test_a_run_is_over_only_when_no_launch_of_it_can_still_be_made() -> None:
     """The first is held up between the record of a relaunch and its call; meanwhile the rest gets done."""
-    told = Simulation(items=4, script=Script(mishaps={0: [GONE]}, seconds=(1.0,)))
+    told = Simulation(items=12, script=Script(mishaps={0: [GONE]}, seconds=(2.0,)))
     relaunch = stall_at_call("launches 00002.json", AFTER, 50.0)
 
     async def story() -> Outcome:
