@@ -8,6 +8,7 @@ either, and the controller sends lost messages again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import sqlite3
@@ -210,7 +211,7 @@ def queue_names(path: str) -> list[str]:
 def _connect(path: str) -> sqlite3.Connection:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        _create_private(path)
     except OSError as error:
         raise SpotBatchError(f"the queue {path} cannot be opened: {error.strerror}") from error
     # isolation_level None: transactions are begun and ended in words, here and nowhere else.
@@ -227,6 +228,17 @@ def _connect(path: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _create_private(path: str) -> None:
+    """Make the file, for this user alone, unless it is there.
+
+    One that is there is never opened by hand: closing it would drop the locks of this process's other
+    connections to it (POSIX locks belong to the process), and another process, believing itself the
+    last, would remove the log that they go on writing to.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _key(lease: Lease) -> tuple[int, int]:

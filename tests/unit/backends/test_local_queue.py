@@ -152,3 +152,27 @@ def test_a_queue_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SpotBatchError, match=r"file/queue\.sqlite cannot be opened: "):
         asyncio.run(LocalQueue(str(tmp_path / "file" / "queue.sqlite"), "q", 30.0).send(["a"]))
+
+
+def test_a_process_that_opens_a_second_queue_keeps_its_hold_on_the_first(tmp_path: Path) -> None:
+    """A triggerer drives many jobs: their queues lie in one file, and agents come and go meanwhile."""
+    path = str(tmp_path / "queue.sqlite")
+    first, second = LocalQueue(path, "first", 5.0), LocalQueue(path, "second", 5.0)
+    asyncio.run(first.send(["one"]))
+    asyncio.run(second.send(["other"]))
+    assert elsewhere(path, "second") == ["other"]
+    asyncio.run(first.send(["two"]))
+    assert elsewhere(path, "first") == ["one", "two"]
+    assert asyncio.run(first.receive(10, 0)) == []
+
+
+def elsewhere(path: str, queue: str) -> list[str]:
+    """What a process of its own receives, which then closes the file."""
+    program = """
+import asyncio, sys
+from airflow_provider_spotbatch.backends.local_queue import LocalQueue
+
+leases = asyncio.run(LocalQueue(*sys.argv[1:], 5.0).receive(10, 0))
+print(*(lease.body for lease in leases), sep="\\n")
+"""
+    return finished(run(program, path, queue))
