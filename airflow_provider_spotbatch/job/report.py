@@ -30,8 +30,8 @@ class EndedChunk:
     """A chunk whose result is durable. ``items``: those that ran; ``seconds``: their time, summed;
     ``size``: bytes stored.
 
-    ``failed`` counts the outcomes that are not ok, and items put off; the result object tells which. ``found`` marks a
-    chunk whose result another agent had already written: its other figures are zero.
+    ``failed`` counts the outcomes that are not ok, and items put off; the result object tells which.
+    ``found`` marks a chunk whose result another agent had already written: its other figures are zero.
     """
 
     chunk: str
