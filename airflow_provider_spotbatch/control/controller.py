@@ -7,12 +7,13 @@ import json
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.control.act import Actor
 from airflow_provider_spotbatch.control.carry import carry_index
 from airflow_provider_spotbatch.control.decide import decide
+from airflow_provider_spotbatch.control.history import tick_to_bytes
 from airflow_provider_spotbatch.control.narrate import Narrator
 from airflow_provider_spotbatch.control.observe import Observer
 from airflow_provider_spotbatch.control.plan import Plan
@@ -120,18 +121,8 @@ class Controller:
             return
         self._history_at = seen.now
         number = int(self._site.wall_clock() // HISTORY_SECONDS)
-        data = await asyncio.to_thread(_history_bytes, seen, plan)
+        data = await asyncio.to_thread(tick_to_bytes, seen, plan)
         await self._site.store.write(self._run.history(number), data)
-
-
-def _history_bytes(seen: Snapshot, plan: Plan) -> bytes:
-    actions = [{"action": type(action).__name__, **asdict(action)} for action in plan.actions]
-    body = {
-        "format": 1,
-        "snapshot": asdict(seen),
-        "plan": {"actions": actions, "pause": plan.pause, "over": plan.over, "stuck": plan.stuck},
-    }
-    return json.dumps(body, default=str).encode()
 
 
 async def offers_by_class(site: Site, record: RunRecord) -> dict[int, tuple[Offer, ...]]:

@@ -1,0 +1,55 @@
+"""A stored tick can be decided on again, and gives the plan that was made then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.control.decide import decide
+from airflow_provider_spotbatch.control.history import snapshot_from_bytes, tick_to_bytes
+from airflow_provider_spotbatch.control.plan import RecordStop
+from airflow_provider_spotbatch.control.snapshot import Counts, LaunchView, Pace, Retry, Stop
+from airflow_provider_spotbatch.job.errors import FormatMismatch, QuotaExceeded
+from airflow_provider_spotbatch.job.launches import LaunchOutcome, LaunchRecord
+from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.resources import Resources
+from tests.unit.control.test_decide import answered, machine, of, open_chunk, seen
+
+BUSY: dict[str, Any] = {
+    "policy": Policy(resources=Resources(gpus=1, architectures=("arm64",)), max_failures=0.5),
+    "counts": Counts(100, 60, 20, 2, 17, 1),
+    "fresh": ((40, 50), (60, 110)),
+    "due": (Retry(3, 2, 1), Retry(4, 1, 0, alone=True)),
+    "next_due": 0.0,
+    "open_chunks": (open_chunk(held=True), open_chunk(1, ((1, 3), (5, 6)), losses=3)),
+    "machines": (machine("m1", held=("a", "b")), machine("m2", state="missing", silent=200.0)),
+    "launches": (answered(),),
+    "pace": Pace(18, 0.5, 100.0, 9.0),
+    "offers": {0: (Offer("small", 2, request={"type": "c7"}),), 1: (Offer("large", 1, 0.5),)},
+    "unsent": {0: 61, 1: 1},
+    "stop": Stop("max_failures", "too many", drain=True),
+    "budget_usd": 3.0,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, BUSY], ids=["young", "busy"])
+def test_a_tick_is_replayed_from_what_is_stored(changes: dict[str, Any]) -> None:
+    snapshot = seen(**changes)
+    again = snapshot_from_bytes(tick_to_bytes(snapshot, decide(snapshot)))
+    assert again == snapshot
+    assert decide(again) == decide(snapshot)
+
+
+def test_refusals_keep_their_verdict() -> None:
+    refusal = QuotaExceeded("quota 0", remedy="raise it", code="X", below_one_machine=True)
+    view = LaunchView(LaunchRecord(1, slots=(2,)), LaunchOutcome(refusals=(refusal,)), 9.0)
+    snapshot = seen(launches=(view,))
+    again = snapshot_from_bytes(tick_to_bytes(snapshot, decide(snapshot)))
+    assert of(decide(again), RecordStop) == of(decide(snapshot), RecordStop) != []
+
+
+def test_a_tick_of_another_format_is_refused() -> None:
+    with pytest.raises(FormatMismatch):
+        snapshot_from_bytes(b'{"format": 2}')
