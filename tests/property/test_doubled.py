@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from airflow_provider_spotbatch.backends.memory_faults import Faults
+from airflow_provider_spotbatch.control.cancel import cancel
 from airflow_provider_spotbatch.job.run_outcome import Outcome
 from tests.property.boundaries import AFTER, BEFORE, Befall, stall_at_call
 from tests.property.scripted import GONE, Script
@@ -63,3 +64,19 @@ def test_a_run_is_over_only_when_no_launch_of_it_can_still_be_made() -> None:
         return outcome
 
     told.check(told.play(story()))
+
+
+def test_a_cancelled_run_is_gone_only_when_its_fresh_machines_must_be_visible() -> None:
+    told = Simulation(visibility_bound=40.0, faults=Faults(hide_fresh=40.0))
+
+    async def story() -> None:
+        run = await told.begin_run()
+        driving = asyncio.ensure_future(quietly(told.drive(run)))
+        await told.until(lambda: told.cloud.machines)
+        driving.cancel()
+        for machine in told.cloud.on():
+            told.cloud.freeze(machine.id)  # none of them ends by itself
+        assert await cancel(told.site, run, "marked failed", told.say, deadline=120.0)
+        assert not told.cloud.on()
+
+    told.play(story())
