@@ -176,6 +176,12 @@ class Stack:
         except Refused:
             return False
 
+    def resumed_too_early(self, run_id: str) -> bool:
+        """Whether the scheduler failed a task of this run for its own order of events."""
+        confused = "finished with state success, but the task instance's state attribute is queued"
+        lines = self._log("scheduler").read_text().splitlines()
+        return any(confused in line and f" {run_id} [queued]" in line for line in lines)
+
     def _log(self, name: str) -> Path:
         return self.home / f"{name}.log"
 

@@ -27,7 +27,7 @@ DAGS = (
 
 ORPHAN_AFTER = 15.0
 
-AT_ONCE = 6
+AT_ONCE = 4
 """Rows that run side by side: more make the API server of two cores too slow for Airflow's own good."""
 
 Row = Callable[[Begin], dict[str, Any]]
