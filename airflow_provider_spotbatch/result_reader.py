@@ -21,7 +21,7 @@ from airflow_provider_spotbatch.job.keys import ChunkId, Run, blob
 from airflow_provider_spotbatch.job.outcome import Failure, ResultHead, decode_head, head_size
 from airflow_provider_spotbatch.job.signing import Signer, derive, key_id, unverified_body
 from airflow_provider_spotbatch.job.spec import Spec
-from airflow_provider_spotbatch.running_file import RunningFile
+from airflow_provider_spotbatch.running_task import globals_of_its_function
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -238,15 +238,7 @@ class ResultReader:
     def _resolve(self) -> Resolver:
         from airflow_provider_spotbatch.environment.travelling import resolver
 
-        work = self._spec.work
-        otherwise = resolver(work, self._work_blob)
-        running = RunningFile.of_this_task()
-
-        def resolve(module: str, qualname: str) -> Any:
-            found = running.find(work.travelling.get(module, ""), qualname)
-            return otherwise(module, qualname) if found is None else found
-
-        return resolve
+        return resolver(self._spec.work, self._work_blob, globals_of_its_function())
 
     def _work_blob(self) -> bytes:
         """The blob that the signed specification names by its hash."""

@@ -10,7 +10,7 @@ from airflow_provider_spotbatch.backends.base import Fleet
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
 from airflow_provider_spotbatch.job.errors import Refusal, StoreUnavailable, Throttled
-from airflow_provider_spotbatch.job.keys import Run
+from airflow_provider_spotbatch.job.keys import Run, launch_entry
 from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
 
 PAUSE_SECONDS = 0.5
@@ -38,8 +38,7 @@ async def close_launches(site: Site, run: Run) -> None:
     """Make the next launch name a closed one, so that no controller of the run can launch any more."""
     for _ in range(1000):
         entries = await site.store.list_objects(run.launches)
-        numbers = [int(entry.name.rsplit("/", 1)[1].split(".")[0]) for entry in entries]
-        last = max(numbers, default=0)
+        last = max((launch_entry(entry.name)[0] for entry in entries), default=0)
         if last:
             data = await site.store.read(run.launch(last))
             if data is not None and LaunchRecord.from_bytes(data).closed:
@@ -85,8 +84,8 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
 async def _all_answered(site: Site, run: Run) -> bool:
     names = {entry.name for entry in await site.store.list_objects(run.launches)}
     for name in sorted(names):
-        number, _, kind = name.rsplit("/", 1)[1].partition(".")
-        if kind != "json" or run.launch_result(int(number)) in names:
+        number, kind = launch_entry(name)
+        if kind != "json" or run.launch_result(number) in names:
             continue
         data = await site.store.read(name)
         if data is not None and not LaunchRecord.from_bytes(data).closed:

@@ -19,7 +19,7 @@ from airflow_provider_spotbatch.control.site import Site
 from airflow_provider_spotbatch.control.snapshot import LaunchView, Machine, OpenChunk, Snapshot, Stop
 from airflow_provider_spotbatch.job.chunks import Batch
 from airflow_provider_spotbatch.job.errors import Throttled
-from airflow_provider_spotbatch.job.keys import ChunkId, Run
+from airflow_provider_spotbatch.job.keys import ChunkId, Run, launch_entry
 from airflow_provider_spotbatch.job.launches import Instance, LaunchOutcome, LaunchRecord
 from airflow_provider_spotbatch.job.outcome import (
     FAILURE,
@@ -151,8 +151,8 @@ class Observer:
 
     async def _take_launches(self, found: list[StoredObject], now: float) -> None:
         for entry in found:
-            first, _, kind = entry.name.rsplit("/", 1)[1].partition(".")
-            number, at = int(first), self._at(entry, now)
+            number, kind = launch_entry(entry.name)
+            at = self._at(entry, now)
             if kind.startswith("again-"):
                 self._askings[number] = int(kind[len("again-") :].split(".")[0]), at
                 continue

@@ -6,8 +6,8 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from airflow_provider_spotbatch.environment.modules import MANGLED
@@ -17,19 +17,24 @@ from airflow_provider_spotbatch.job.errors import SpotBatchError
 from airflow_provider_spotbatch.job.spec import COMMAND, Work
 
 
-def resolver(work: Work, load_blob: Callable[[], bytes] | None) -> codec.Resolver:
+def resolver(
+    work: Work, load_blob: Callable[[], bytes] | None, running: Mapping[str, Any] | None = None
+) -> codec.Resolver:
     """Finds classes of travelling modules: in the DAG file as this process has loaded it, so that
     ``isinstance`` holds there, else by value in the work's blob.
 
+    ``running``: globals of the function that runs now; a process may have loaded its file more than
+    once, and ``isinstance`` holds for the classes of that copy.
     ``load_blob`` returns the blob ``work.blob``, once it is known to be the signed one; it is called
     at most once, and only if it is needed. The resolver raises SpotBatchError for what is in neither.
     """
-    return _Definitions(work, load_blob).resolve
+    return _Definitions(work, load_blob, running or {}).resolve
 
 
 class _Definitions:
-    def __init__(self, work: Work, load_blob: Callable[[], bytes] | None) -> None:
+    def __init__(self, work: Work, load_blob: Callable[[], bytes] | None, running: Mapping[str, Any]) -> None:
         self._work = work
+        self._running = SimpleNamespace(**running)
         self._load_blob = load_blob
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], Any] = {}
@@ -44,7 +49,10 @@ class _Definitions:
 
     def _search(self, module: str, qualname: str) -> Any:
         source = self._work.travelling.get(module, "")
-        for loaded in _loaded_from(source):
+        places: list[ModuleType | SimpleNamespace] = [*_loaded_from(source)]
+        if _comes_from(self._running, source):
+            places.insert(0, self._running)
+        for loaded in places:
             found = _member(loaded, qualname)
             if found is not None:
                 return found
@@ -69,8 +77,6 @@ class _Definitions:
 
 def _loaded_from(source: str) -> Iterator[ModuleType]:
     """Modules of this process that come from ``source``, those that Airflow loaded as DAG files first."""
-    if not source:
-        return
     matching = [
         (name, module)
         for name, module in list(sys.modules.items())
@@ -80,14 +86,14 @@ def _loaded_from(source: str) -> Iterator[ModuleType]:
     yield from (module for _, module in matching)
 
 
-def _comes_from(module: ModuleType, source: str) -> bool:
+def _comes_from(module: ModuleType | SimpleNamespace, source: str) -> bool:
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or os.path.basename(file) != os.path.basename(source):
+    if not source or not isinstance(file, str) or os.path.basename(file) != os.path.basename(source):
         return False
     return os.path.realpath(file).endswith(os.sep + source.replace("/", os.sep))
 
 
-def _member(module: ModuleType, qualname: str) -> Any:
+def _member(module: ModuleType | SimpleNamespace, qualname: str) -> Any:
     found: Any = module
     for part in qualname.split("."):
         found = getattr(found, part, None)

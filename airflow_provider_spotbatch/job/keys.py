@@ -205,6 +205,12 @@ def run_of_queue(name: str) -> tuple[Run, int] | None:
     return Run(Generation(job, int(generation)), int(run)), int(memory_class)
 
 
+def launch_entry(name: str) -> tuple[int, str]:
+    """Number and kind of an object of a run's launch log: ``json``, ``again-<m>.json`` or ``result.json``."""
+    number, _, kind = name.rsplit("/", 1)[1].partition(".")
+    return int(number), kind
+
+
 def job_prefix(job: str) -> str:
     return f"jobs/{job}"
 

@@ -125,6 +125,15 @@ class JobRun:
         )
         assert self.job in json.dumps(value["value"])
 
+    def ran_only_the_rest(self, before: set[int]) -> dict[str, Any]:
+        """A second run did what was not finished ``before``, and that alone, beside no other machine."""
+        counts = self.counts()
+        assert {item: counts[item] for item in before} == dict.fromkeys(before, 1)
+        assert set(counts) == set(range(ITEMS))
+        assert self.runs_alive_together() == 1
+        assert self.runs() == [1, 2]
+        return {"finished before": len(before), "times begun": sum(counts.values())}
+
     def _succeeds_after_all(self) -> None:
         """Airflow fails a task that it resumes before it has taken in that the deferring process ended
         ("finished with state success, but the task instance's state attribute is queued"), which a slow
