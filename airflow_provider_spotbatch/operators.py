@@ -186,14 +186,22 @@ class SpotMapOperator(BaseOperator):
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """End the run first where its trigger timed out or failed: nothing else would."""
         if next_method == FAIL:
-            owned = context["ti"].xcom_pull(key=OWNER_KEY, task_ids=self.task_id)
+            owned = self._owned(context)
             if owned is not None:
                 error = (next_kwargs or {}).get("error", "the trigger failed")
                 self._resumed(owned).end(f"{error} while the task was deferred")
         return super().resume_execution(next_method, next_kwargs, context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Go on after the trigger's event."""
+        """Go on after the trigger's event.
+
+        An event of an earlier try's run is no news of this one's: Airflow finds the tasks of an event
+        by its trigger's number, and a metadata database may give a number twice (SQLite does).
+        """
+        own = self._owned(context)
+        if own is not None and _run_of(own) != _run_of(event):
+            self._say(f"an event of run {_run_of(event).tag} came late: waiting on for {_run_of(own).tag}")
+            self._wait_in_triggerer(_run_of(own), self._resumed(own).continues_elsewhere())
         worker = self._resumed(event)
         if event["state"] == ERROR:
             worker.end(f"the trigger gave up: {event['message']}")
@@ -365,10 +373,17 @@ class SpotMapOperator(BaseOperator):
             },
         )
 
+    def _owned(self, context: Context) -> Mapping[str, Any] | None:
+        """Which run this try drives, as it told before it was deferred."""
+        ti = context["ti"]
+        owned: Mapping[str, Any] | None = ti.xcom_pull(
+            key=OWNER_KEY, task_ids=self.task_id, map_indexes=-1 if ti.map_index is None else ti.map_index
+        )
+        return owned
+
     def _resumed(self, ids: Mapping[str, Any]) -> Worker:
         """The worker's hold on the run that an event or XCom names."""
-        run = Run(Generation(ids["job"], ids["generation"]), ids["run"])
-        self._worker = Worker(SpotBatchHook(self.conn_id).get_settings(), self._say, run)
+        self._worker = Worker(SpotBatchHook(self.conn_id).get_settings(), self._say, _run_of(ids))
         return self._worker
 
     def _result(self, outcome: Outcome) -> Any:
@@ -386,6 +401,11 @@ class SpotMapOperator(BaseOperator):
 
     def _warn(self, line: str) -> None:
         self.log.warning("%s", line)
+
+
+def _run_of(ids: Mapping[str, Any]) -> Run:
+    """The run that an event or XCom names."""
+    return Run(Generation(ids["job"], ids["generation"]), ids["run"])
 
 
 def deployment() -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import BaseOperator
+from airflow.providers.common.compat.sdk import BaseOperator, TaskDeferred
 from airflow.sdk import DAG
 
 from airflow_provider_spotbatch import Environment, Items, Resources, SpotMapOperator
@@ -215,3 +218,16 @@ def test_the_deployment_defaults_to_the_host_of_the_api(monkeypatch: pytest.Monk
     assert deployment() == "airflow.example.com"
     monkeypatch.setenv("AIRFLOW__SPOTBATCH__DEPLOYMENT", "studio")
     assert deployment() == "studio"
+
+
+def test_an_event_of_an_earlier_run_does_not_end_this_try(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connection = {"conn_type": "spotbatch", "extra": {"path": str(tmp_path / "root")}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPOTBATCH_DEFAULT", json.dumps(connection))
+    own = {"owner": "me", "job": "j", "generation": 1, "run": 2}
+    context: Any = {"ti": SimpleNamespace(map_index=-1, xcom_pull=lambda **_: own)}
+    with pytest.raises(TaskDeferred) as deferred:
+        make().execute_complete(context, {"state": "over", "job": "j", "generation": 1, "run": 1})
+    trigger: Any = deferred.value.trigger
+    assert (trigger.of_run.number, deferred.value.method_name) == (2, "execute_complete")
