@@ -192,7 +192,7 @@ class LocalQueue:
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = _connect(self.path)
-            weakref.finalize(self, connection.close)
+            weakref.finalize(self, _close_elsewhere, connection)
             self._connection = connection
         return self._connection
 
@@ -228,6 +228,15 @@ def _connect(path: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _close_elsewhere(connection: sqlite3.Connection) -> None:
+    """Close in a thread: garbage is collected on whatever thread, an event loop's too, and whoever closes
+    last writes the log back."""
+    try:
+        threading.Thread(target=connection.close).start()
+    except RuntimeError:  # the interpreter ends, and starts no threads any more
+        connection.close()
 
 
 def _create_private(path: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import sqlite3
 import subprocess
 import sys
@@ -164,6 +166,30 @@ def test_a_process_that_opens_a_second_queue_keeps_its_hold_on_the_first(tmp_pat
     asyncio.run(first.send(["two"]))
     assert elsewhere(path, "first") == ["one", "two"]
     assert asyncio.run(first.receive(10, 0)) == []
+
+
+def test_a_forgotten_queue_is_closed_but_not_by_the_thread_that_forgets_it(tmp_path: Path) -> None:
+    """The garbage collector runs on an event loop's thread as on any other."""
+    path = tmp_path / "queue.sqlite"
+    queue = LocalQueue(str(path), "q", 5.0)
+    asyncio.run(queue.send(["one"]))
+    called = []
+
+    def note(frame: object, event: str, function: object) -> None:
+        if event == "c_call" and isinstance(getattr(function, "__self__", None), sqlite3.Connection):
+            called.append(function)
+
+    sys.setprofile(note)
+    try:
+        del queue
+        gc.collect()
+    finally:
+        sys.setprofile(None)
+    assert called == []
+    deadline = time.monotonic() + 10
+    while any(os.path.realpath(file) == str(path) for file in Path("/proc/self/fd").iterdir()):
+        assert time.monotonic() < deadline, "the file is still open"
+        time.sleep(0.01)
 
 
 def elsewhere(path: str, queue: str) -> list[str]:
