@@ -85,6 +85,11 @@ class MemoryStore(Store):
         await self._answer("list", prefix)
         return found
 
+    async def list_folders(self, prefix: str) -> list[str]:
+        entries = await self.list_objects(prefix)
+        below = (entry.name[len(prefix) + 1 :].split("/") for entry in entries)
+        return sorted({f"{prefix}/{path[0]}" for path in below if len(path) > 1})
+
     async def delete(self, names: list[str]) -> None:
         for name in names:
             await self._request("delete", name)

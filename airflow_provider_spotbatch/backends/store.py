@@ -135,6 +135,16 @@ class Store:
             key=lambda entry: entry.name,
         )
 
+    async def list_folders(self, prefix: str) -> list[str]:
+        """Full names of the folders right below ``prefix``, in order; nothing below them is listed."""
+        import obstore
+
+        async def ask() -> Any:
+            return await obstore.list_with_delimiter_async(self.inner, prefix)
+
+        found = await self._ask("list", prefix, ask)
+        return sorted(found["common_prefixes"])
+
     async def delete(self, names: list[str]) -> None:
         """Delete objects; harmless for those that are not there."""
         import obstore

@@ -93,7 +93,7 @@ def progress_line(seen: Snapshot, rate: float | None = None) -> str:
     done = f"{counts.ok + counts.failed:,} of {counts.total:,} items done ({counts.failed:,} failed)"
     parts = [f"{done}, {running:,} running, {waiting:,} waiting"]
     if rate and counts.open:
-        parts.append(f"about {_rate(rate)}, {_duration(counts.open / rate)} left")
+        parts.append(f"about {_rate(rate)}, {duration(counts.open / rate)} left")
     alive = [machine for machine in seen.machines if not machine.ended]
     parts.append(f"{_some(len(alive), 'machine')}, {_some(sum(machine.slots for machine in alive), 'slot')}")
     if seen.spent_usd > 0:
@@ -152,7 +152,8 @@ def _rate(per_second: float) -> str:
     return f"{per_second * 3600:,.1f} items/h"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """In words: seconds, then minutes, then hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -17,13 +17,14 @@ from typing import Any
 
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.control.cancel import cancel
+from airflow_provider_spotbatch.control.find_run import latest_run
 from airflow_provider_spotbatch.control.finish import finish, outcome_of
 from airflow_provider_spotbatch.control.site import Site, read_run, read_spec
 from airflow_provider_spotbatch.environment.packing import Packed, Packing
 from airflow_provider_spotbatch.items import iterate_items
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.items import ItemTable, Part, PartBuilder, pack
-from airflow_provider_spotbatch.job.keys import Generation, Run, blob, catalogue, job_id, job_prefix, owner
+from airflow_provider_spotbatch.job.keys import Generation, Run, blob, catalogue, job_id, owner
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import SUCCEEDED, Outcome
 from airflow_provider_spotbatch.job.run_record import RunRecord
@@ -63,6 +64,16 @@ class JobRequest:
     def job(self) -> str:
         return job_id(self.deployment, self.dag_id, self.run_id, self.task_id, self.map_index)
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the job is called, for lists and messages."""
+        return {
+            "dag_id": self.dag_id,
+            "run_id": self.run_id,
+            "task_id": self.task_id,
+            "map_index": self.map_index,
+        }
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -80,7 +91,7 @@ async def submit(site: Site, request: JobRequest, say: Say) -> Submitted:
     resources = request.policy.resources
     await site.backend.offers(resources, request.policy, request.policy.concurrency or 1)
     await _own(site.store, request)
-    earlier = await _latest(site, request.job)
+    earlier = await latest_run(site.store, request.job)
     if earlier is not None:
         outcome = await _same_try(site, earlier, request)
         if outcome is not None:
@@ -105,18 +116,12 @@ async def submit(site: Site, request: JobRequest, say: Say) -> Submitted:
         fingerprint=fingerprint,
         key_id=key_id(site.settings.key),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        identity={
-            "dag_id": request.dag_id,
-            "run_id": request.run_id,
-            "task_id": request.task_id,
-            "map_index": request.map_index,
-        },
+        identity=request.identity,
     )
     if not await site.store.create(generation.spec, spec.to_bytes(site.signer(generation))):
         raise SpotBatchError(
             f"another try of this task has just submitted {generation.prefix}: this one gives way to it"
         )
-    await site.store.write(catalogue(request.dag_id, request.job), json.dumps(spec.identity).encode())
     run = await _begin_run(site, Run(generation, 1), request, table.count, previous=None)
     say(f"job {request.job}, generation {generation.number}: {table.count:,} items")
     return Submitted(run=run)
@@ -137,24 +142,6 @@ async def _own(store: Store, request: JobRequest) -> None:
             f"the store {store.uri} holds job {request.job} of another deployment ({theirs!r}; this one is "
             f"{request.deployment!r}). Give each Airflow its own store, or set [spotbatch] deployment"
         )
-
-
-async def _latest(site: Site, job: str) -> Run | None:
-    """The last run of the job's last generation that was specified."""
-    numbers = sorted(
-        {
-            int(entry.name.split("/")[2])
-            for entry in await site.store.list_objects(job_prefix(job))
-            if entry.name.endswith("/spec.json")
-        },
-        reverse=True,
-    )
-    if not numbers:
-        return None
-    generation = Generation(job, numbers[0])
-    entries = await site.store.list_objects(f"{generation.prefix}/runs")
-    runs = [int(entry.name.split("/")[4]) for entry in entries if entry.name.endswith("/run.json")]
-    return Run(generation, max(runs, default=0))
 
 
 async def _same_try(site: Site, run: Run, request: JobRequest) -> Outcome | None:
@@ -222,6 +209,8 @@ async def _end_runs(site: Site, last: Run, say: Say) -> None:
 
 
 async def _begin_run(site: Site, run: Run, request: JobRequest, items: int, *, previous: int | None) -> Run:
+    # Rewritten by each run: a listing of the catalogue tells which jobs were begun last.
+    await site.store.write(catalogue(request.dag_id, request.job), json.dumps(request.identity).encode())
     policy = request.policy
     concurrency = policy.concurrency or site.backend.default_concurrency(policy.resources, items)
     record = RunRecord(

@@ -61,6 +61,10 @@ class Generation:
     def spec(self) -> str:
         return f"{self.prefix}/spec.json"
 
+    @property
+    def runs(self) -> str:
+        return f"{self.prefix}/runs"
+
     def item_part(self, submission: str, part: int) -> str:
         """Packed items; the submission's own folder, since an earlier one may have died half-way."""
         return f"{self.prefix}/items/{submission}/{part:05d}"
@@ -82,6 +86,11 @@ class Generation:
         """Attempts are counted within a run, so the latest is the last by run and attempt."""
         return f"{self.checkpoints(item)}/{run:04d}-{attempt:04d}-{instance}"
 
+    @property
+    def agents(self) -> str:
+        """Reports and seals of all runs."""
+        return f"{self.out}/agents"
+
     def log(self, instance: str, number: int) -> str:
         return f"{self.logs(instance)}/{number:06d}"
 
@@ -98,7 +107,7 @@ class Run:
 
     @property
     def prefix(self) -> str:
-        return f"{self.generation.prefix}/runs/{self.number:04d}"
+        return f"{self.generation.runs}/{self.number:04d}"
 
     def _own(self, name: str) -> str:
         return f"{self.prefix}/{name}"
@@ -172,7 +181,7 @@ class Run:
 
     @property
     def agents(self) -> str:
-        return f"{self.generation.out}/agents/{self.number:04d}"
+        return f"{self.generation.agents}/{self.number:04d}"
 
     def report(self, instance: str) -> str:
         return f"{self.agents}/{instance}.json"
@@ -220,9 +229,18 @@ def owner(job: str) -> str:
     return f"jobs/{job}/owner.json"
 
 
+CATALOGUE = "index"
+"""Entries for lists of jobs, by DAG; each is rewritten when a run begins, so the newest come last by time."""
+
+
+def catalogue_of(dag_id: str) -> str:
+    """Where the entries of a DAG are. Two DAGs may share it: an entry says whose it is."""
+    return f"{CATALOGUE}/{re.sub(r'[^A-Za-z0-9_.-]+', '-', dag_id)}"
+
+
 def catalogue(dag_id: str, job: str) -> str:
-    """An entry for lists of jobs by DAG."""
-    return f"index/{re.sub(r'[^A-Za-z0-9_.-]+', '-', dag_id)}/{job}"
+    """A job's entry for lists: the names that it has in Airflow, as JSON."""
+    return f"{catalogue_of(dag_id)}/{job}"
 
 
 def blob(sha256: str) -> str:

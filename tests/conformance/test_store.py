@@ -89,6 +89,17 @@ class TestStore:
 
         asyncio.run(main())
 
+    def test_folders_are_listed_without_what_is_below_them(self, place: Place) -> None:
+        async def main() -> None:
+            store = opened(place)
+            for name in ("a/b/c/d", "a/e/f", "a/x", "ab/y"):
+                await store.write(name, b"")
+            assert await store.list_folders("a") == ["a/b", "a/e"]
+            assert await store.list_folders("a/b/c") == []
+            assert await store.list_folders("no") == []
+
+        asyncio.run(main())
+
     def test_a_rewrite_changes_the_tag(self, place: Place) -> None:
         async def main() -> None:
             store = opened(place)

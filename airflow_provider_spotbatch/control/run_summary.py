@@ -1,0 +1,172 @@
+"""How a run stands, in a few small reads: for lists, and as the first lines of everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.job.errors import SpotBatchError
+from airflow_provider_spotbatch.job.keyring import Keyring
+from airflow_provider_spotbatch.job.keys import Generation, Run, launch_entry
+from airflow_provider_spotbatch.job.launches import LaunchOutcome
+from airflow_provider_spotbatch.job.run_outcome import CANCELLED, Outcome
+from airflow_provider_spotbatch.job.run_record import RunRecord
+from airflow_provider_spotbatch.job.signing import Signer, unverified_body
+from airflow_provider_spotbatch.job.spec import Spec
+
+RUNNING = "running"
+UNFINISHED = "unfinished"
+
+SILENT_SECONDS = 180.0
+"""A run that no controller has written to for so long (and for four of its pauses) is told as unfinished,
+not as running: longer than a triggerer takes to be replaced."""
+
+
+@dataclass(frozen=True)
+class RunDocuments:
+    """What is fixed of a run, and how to read the rest of it."""
+
+    run: Run
+    spec: Spec
+    record: RunRecord
+    signer: Signer
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the run's controller wrote last. ``at``: seconds since the epoch by its clock."""
+
+    at: float
+    ok: int
+    failed: int
+    waiting: int
+    sent: int
+    retrying: int
+    spent_usd: float
+    causes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """``state``: running, succeeded, failed, cancelled (also while its machines end) or unfinished: it
+    has no outcome and nobody drives it. Times in seconds since the epoch, ``ended`` None before the end;
+    ``cost_usd`` None where nothing is paid; ``machines``: how many it was given in all.
+    """
+
+    run: Run
+    identity: dict[str, Any]
+    state: str
+    items: int
+    ok: int
+    failed: int
+    causes: dict[str, int] = field(default_factory=dict)
+    started: float = 0.0
+    ended: float | None = None
+    machines: int = 0
+    cost_usd: float | None = None
+    message: str = ""
+
+    @property
+    def done(self) -> int:
+        return self.ok + self.failed
+
+    def duration(self, now: float) -> float:
+        """Seconds from its start to its end, or to ``now``."""
+        return max(0.0, (self.ended or now) - self.started) if self.started else 0.0
+
+    def to_json(self, now: float) -> dict[str, Any]:
+        """For programs: times in seconds since the epoch."""
+        own = {name: value for name, value in self.__dict__.items() if name not in ("run", "identity")}
+        run = self.run
+        return {
+            "job": run.generation.job,
+            "generation": run.generation.number,
+            "run": run.number,
+            **{f"airflow_{name}": value for name, value in self.identity.items()},
+            **own,
+            "duration": round(self.duration(now), 3),
+        }
+
+
+async def read_documents(store: Store, keyring: Keyring, run: Run) -> RunDocuments:
+    """The run's specification and record. Raises SpotBatchError where they are not there."""
+    spec, signer = await read_specification(store, keyring, run.generation)
+    data = await store.read(run.run)
+    if data is None:
+        raise SpotBatchError(f"run {run.tag} is not in {store.uri}: it was cleaned up, or never begun")
+    return RunDocuments(run, spec, RunRecord.from_bytes(signer, run.number, data), signer)
+
+
+async def read_specification(store: Store, keyring: Keyring, generation: Generation) -> tuple[Spec, Signer]:
+    """A generation's specification, and the signer of all that belongs to it."""
+    data = await store.read(generation.spec)
+    if data is None:
+        raise SpotBatchError(f"{generation.spec} is not in {store.uri}: it was cleaned up, or never written")
+    signer = keyring.signer(generation, unverified_body(data)["key_id"])
+    return Spec.from_bytes(signer, data), signer
+
+
+async def read_summary(store: Store, documents: RunDocuments, now: float) -> RunSummary:
+    """How the run stands. ``now``: seconds since the epoch, to tell a running one from a forgotten one."""
+    run, spec, record = documents.run, documents.spec, documents.record
+    outcome, progress, cancelled, machines = await asyncio.gather(
+        read_outcome(store, documents),
+        read_progress(store, run),
+        store.exists(run.cancel),
+        _machines(store, run),
+    )
+    if outcome is not None:
+        return RunSummary(
+            run,
+            spec.identity,
+            outcome.state,
+            outcome.items,
+            outcome.ok,
+            outcome.failed,
+            outcome.causes,
+            outcome.started,
+            outcome.ended,
+            machines,
+            outcome.cost_usd,
+            outcome.message,
+        )
+    alive = max(record.created, progress.at if progress else 0.0)
+    silent = now - alive > max(SILENT_SECONDS, 4 * record.policy.poll_interval)
+    return RunSummary(
+        run,
+        spec.identity,
+        CANCELLED if cancelled else UNFINISHED if silent else RUNNING,
+        spec.items.count,
+        progress.ok if progress else 0,
+        progress.failed if progress else 0,
+        {cause: count for cause, count in (progress.causes if progress else {}).items() if count},
+        record.created,
+        None,
+        machines,
+        (progress.spent_usd if progress else 0.0) or None,
+    )
+
+
+async def read_outcome(store: Store, documents: RunDocuments) -> Outcome | None:
+    """How the run ended, or None before that."""
+    data = await store.read(documents.run.outcome)
+    return None if data is None else Outcome.from_bytes(documents.signer, documents.run.number, data)
+
+
+async def read_progress(store: Store, run: Run) -> Progress | None:
+    """The last account that a controller gave of the run, None before the first."""
+    data = await store.read(run.progress)
+    if data is None:
+        return None
+    stored = json.loads(data)
+    return Progress(**{name: stored[name] for name in Progress.__dataclass_fields__})
+
+
+async def _machines(store: Store, run: Run) -> int:
+    entries = await store.list_objects(run.launches)
+    answers = [entry.name for entry in entries if launch_entry(entry.name)[1] == "result.json"]
+    stored = await asyncio.gather(*(store.read(name) for name in answers))
+    return sum(len(LaunchOutcome.from_bytes(data).instances) for data in stored if data is not None)
