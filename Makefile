@@ -17,7 +17,7 @@ DEMO_ENV := env AIRFLOW_HOME="$(DEMO_HOME)" AIRFLOW__CORE__DAGS_FOLDER="$(CURDIR
 # A virtual environment whose Python was removed or whose set-up was cut short is made anew.
 REMAKE := $(shell test -e $(STAMP) && $(BIN)/python -c '' 2>/dev/null || echo remake)
 
-.PHONY: demo test bench lint constraints clean $(REMAKE)
+.PHONY: demo test bench lint docs constraints clean $(REMAKE)
 
 test: lint
 	$(BIN)/python -m pytest $(TESTS)
@@ -38,6 +38,9 @@ $(DEMO_HOME)/airflow.db: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.bench
 
+docs: $(STAMP)
+	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
+
 $(STAMP): pyproject.toml $(CONSTRAINTS) $(REMAKE)
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; (3, 10) <= sys.version_info < (3, 14) or \
 		sys.exit(f"Python 3.10 to 3.13 is needed, this is {v}: name one with make PYTHON=/path/to/python3.x")'
@@ -55,4 +58,4 @@ COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 	--no-annotate --no-header --group dev pyproject.toml -
 
 clean:
-	rm -rf .venv* .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv* .demo docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

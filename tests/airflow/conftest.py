@@ -41,12 +41,25 @@ def dag_bag() -> Any:
     return bag
 
 
-def _dag_bag() -> Any:
+@pytest.fixture
+def add_dags(dag_bag: Any) -> Callable[[Path], Any]:
+    """Make the DAGs of another folder known to the same database; their bag."""
+
+    def add(folder: Path) -> Any:
+        bag = _dag_bag(folder)
+        assert bag.import_errors == {}
+        _sync(bag)
+        return bag
+
+    return add
+
+
+def _dag_bag(folder: Path = DAGS) -> Any:
     try:
         from airflow.dag_processing.dagbag import BundleDagBag
     except ImportError:  # Airflow 3.1
         from airflow.models.dagbag import BundleDagBag
-    return BundleDagBag(dag_folder=str(DAGS), bundle_path=DAGS)
+    return BundleDagBag(dag_folder=str(folder), bundle_path=folder)
 
 
 def _sync(bag: Any) -> None:
