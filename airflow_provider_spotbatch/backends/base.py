@@ -110,6 +110,17 @@ class Offer:
 
 
 @dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. ``found`` tells what was found, or what is wrong; ``remedy`` what
+    would cure it."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class RunMachine:
     """A machine with the run that it carries the tag of (``Run.tag``)."""
 
@@ -160,6 +171,13 @@ class Backend(Protocol):
 
     async def forget_ended(self) -> int:
         """Remove what is still kept of machines that ended more than a day ago; of how many."""
+        ...
+
+    async def check(self) -> list[Check]:
+        """Look at what jobs need of this place beside its store: permissions, room, what it has to give.
+        At least one check. Starts nothing, costs nothing and leaves nothing behind. Refusals are failed
+        checks that name the missing permission and its remedy, not exceptions.
+        """
         ...
 
     def default_concurrency(self, resources: Resources, items: int) -> int:

@@ -21,7 +21,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_spotbatch.backends.base import Offer, RunMachine
+from airflow_provider_spotbatch.backends.base import Check, Offer, RunMachine
+from airflow_provider_spotbatch.backends.local_checks import check_root
 from airflow_provider_spotbatch.backends.local_fleet import (
     LocalFleet,
     agent_command,
@@ -98,6 +99,14 @@ class LocalBackend:
 
     async def forget_ended(self) -> int:
         return await asyncio.to_thread(forget_ended, self.root)
+
+    async def check(self) -> list[Check]:
+        try:
+            await asyncio.to_thread(_make_root, self.root)
+        except InvalidInput as wrong:
+            return [Check("folder", False, str(wrong))]
+        here = Check("this machine", True, f"{_cores()} CPUs and {_memory_gb():.1f} GB of memory")
+        return [*await asyncio.to_thread(check_root, self.root), here]
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         fits = min(_cores() / resources.cpus, _memory_gb() / resources.memory_gb)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from airflow_provider_spotbatch.backends.base import Offer, RunMachine
+from airflow_provider_spotbatch.backends.base import Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.memory_clock import Clock, RealClock
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.backends.memory_queue import MemoryQueue, Messages
@@ -393,6 +393,10 @@ class MemoryBackend:
 
     async def forget_ended(self) -> int:
         return 0  # the cloud forgets by itself
+
+    async def check(self) -> list[Check]:
+        await self.cloud.travel()
+        return [Check("cloud", True, f"at most {self.cloud.capacity} machines of {self.cloud.slots} slots")]
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         return max(1, min(items, CONCURRENCY))

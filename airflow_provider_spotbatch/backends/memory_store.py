@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from airflow_provider_spotbatch.backends.store import Store, StoredObject
+from airflow_provider_spotbatch.backends.store import PAGE, Store, StoredObject
 from airflow_provider_spotbatch.job.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ class MemoryStore(Store):
         data = await self.read(name)
         return None if data is None else data[start : max(start, stop)]
 
-    async def exists(self, name: str) -> bool:
+    async def find(self, name: str) -> StoredObject | None:
         await self._request("look at", name)
-        found = name in self.objects.named
+        found = self.objects.named[name][1] if name in self.objects.named else None
         await self._answer("look at", name)
         return found
 
@@ -84,6 +84,12 @@ class MemoryStore(Store):
         found = [self.objects.named[name][1] for name in names]
         await self._answer("list", prefix)
         return found
+
+    async def pages(self, prefix: str) -> AsyncIterator[list[StoredObject]]:
+        last: str | None = None
+        while page := (await self.list_objects(prefix, after=last))[:PAGE]:
+            yield page
+            last = page[-1].name
 
     async def list_folders(self, prefix: str) -> list[str]:
         entries = await self.list_objects(prefix)

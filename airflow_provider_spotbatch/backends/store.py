@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_spotbatch.job.errors import InvalidInput, StoreUnavailable
+from airflow_provider_spotbatch.job.errors import InvalidInput, StoreDenied, StoreUnavailable
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -25,6 +25,30 @@ REQUEST_SECONDS = 30.0
 
 ATTEMPTS = 4
 """Tries of one request, with backoff, over what obstore itself retries."""
+
+
+PERMISSIONS = {
+    "s3": {
+        "write": "s3:PutObject",
+        "read": "s3:GetObject and s3:ListBucket",  # without the second, what is not there is denied too
+        "look at": "s3:GetObject and s3:ListBucket",
+        "list": "s3:ListBucket",
+        "delete": "s3:DeleteObject",
+    },
+    "gs": {
+        "write": "storage.objects.create and storage.objects.delete",  # the second for a rewrite
+        "read": "storage.objects.get and storage.objects.list",
+        "look at": "storage.objects.get and storage.objects.list",
+        "list": "storage.objects.list",
+        "delete": "storage.objects.delete",
+    },
+}
+"""What must be allowed for each verb, by the scheme of the store's URI."""
+
+DELETED_AT_ONCE = 1000
+"""Objects in one request of S3, at most."""
+
+PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -106,13 +130,16 @@ class Store:
             return None
 
     async def exists(self, name: str) -> bool:
+        return await self.find(name) is not None
+
+    async def find(self, name: str) -> StoredObject | None:
+        """The object as it stands in a listing, or None if it is not there."""
         import obstore
 
         try:
-            await self._ask("look at", name, lambda: obstore.head_async(self.inner, name))
+            return _stored(await self._ask("look at", name, lambda: obstore.head_async(self.inner, name)))
         except FileNotFoundError:
-            return False
-        return True
+            return None
 
     async def list_objects(self, prefix: str, after: str | None = None) -> list[StoredObject]:
         """Objects below ``prefix``, ordered by name, only those after ``after`` if it is given."""
@@ -122,18 +149,20 @@ class Store:
             return await obstore.list(self.inner, prefix, offset=after).collect_async()
 
         found = await self._ask("list", prefix, collect)
-        return sorted(
-            (
-                StoredObject(
-                    o["path"],
-                    o["size"],
-                    o["e_tag"] or "",
-                    o["last_modified"].timestamp(),
-                )
-                for o in found
-            ),
-            key=lambda entry: entry.name,
-        )
+        return sorted(map(_stored, found), key=lambda entry: entry.name)
+
+    async def pages(self, prefix: str) -> AsyncIterator[list[StoredObject]]:
+        """Objects below ``prefix`` in no order, some hundreds at a time: for listings that may be too
+        long for memory. What is written or deleted meanwhile may be in it or not."""
+        import obstore
+
+        pages = obstore.list(self.inner, prefix, chunk_size=PAGE)
+        while True:
+            # Never asked again: whether the listing went on meanwhile, nobody could tell.
+            page = await self._ask("list", prefix, partial(_next_page, pages), attempts=1)
+            if not page:
+                return
+            yield [_stored(entry) for entry in page]
 
     async def list_folders(self, prefix: str) -> list[str]:
         """Full names of the folders right below ``prefix``, in order; nothing below them is listed."""
@@ -147,15 +176,26 @@ class Store:
 
     async def delete(self, names: list[str]) -> None:
         """Delete objects; harmless for those that are not there."""
+        for start in range(0, len(names), DELETED_AT_ONCE):
+            some = names[start : start + DELETED_AT_ONCE]
+            if not await self._delete(some):
+                for name in some:
+                    await self._delete([name])
+
+    async def _delete(self, names: list[str]) -> bool:
+        """False where one of them was not there: then others of them may be left."""
         import obstore
 
-        for name in names:
-            try:
-                await self._ask("delete", name, partial(obstore.delete_async, self.inner, name))
-            except FileNotFoundError:
-                continue
+        what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        try:
+            await self._ask("delete", what, lambda: obstore.delete_async(self.inner, names))
+        except FileNotFoundError:
+            return False
+        return True
 
-    async def _ask(self, verb: str, name: str, request: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(
+        self, verb: str, name: str, request: Callable[[], Awaitable[T]], *, attempts: int = ATTEMPTS
+    ) -> T:
         from obstore.exceptions import (
             AlreadyExistsError,
             BaseError,
@@ -168,17 +208,18 @@ class Store:
                 "this object store was opened before the process forked, and would hang: "
                 "use the 'spawn' start method of multiprocessing"
             )
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, attempts + 1):
             try:
                 return await asyncio.wait_for(_awaited(request), self._seconds)
             except (FileNotFoundError, AlreadyExistsError):
                 raise
             except (PermissionDeniedError, UnauthenticatedError) as error:
-                raise StoreUnavailable(
-                    f"may not {verb} {name} in {self.uri}: {_first_line(error)}"
+                raise StoreDenied(
+                    f"may not {verb} {name} in {self.uri}: {_first_line(error)}",
+                    remedy=_permission(self.uri, verb),
                 ) from error
             except (BaseError, OSError, asyncio.TimeoutError) as error:
-                if attempt == ATTEMPTS:
+                if attempt == attempts:
                     raise StoreUnavailable(
                         f"could not {verb} {name} in {self.uri} after {attempt} tries: {_first_line(error)}"
                     ) from error
@@ -188,6 +229,25 @@ class Store:
 
 async def _awaited(request: Callable[[], Awaitable[T]]) -> T:
     return await request()
+
+
+def _stored(entry: Any) -> StoredObject:
+    return StoredObject(
+        entry["path"], entry["size"], entry["e_tag"] or "", entry["last_modified"].timestamp()
+    )
+
+
+async def _next_page(pages: Any) -> Any:
+    return await anext(pages, None)
+
+
+def _permission(uri: str, verb: str) -> str:
+    """What to allow, to whom the credentials of the store belong."""
+    scheme = uri.split("://")[0]
+    needed = PERMISSIONS.get(scheme, {}).get(verb)
+    if needed is None:
+        return f"Let the credentials in use {verb} there"
+    return f"Allow {needed} on {uri} for the credentials in use"
 
 
 def _first_line(error: BaseException) -> str:
@@ -214,7 +274,7 @@ def open_store(uri: str, options: dict[str, Any] | None = None, *, seconds: floa
             raise InvalidInput(
                 f"the store {uri} cannot be made: {error.strerror}. Choose another path in the connection"
             ) from error
-        return Store(uri, LocalStore(path), seconds=seconds)
+        return Store(uri, LocalStore(path, automatic_cleanup=True), seconds=seconds)
     if "://" not in uri:
         raise InvalidInput(
             f"the store {uri!r} must be a URI: file:///…, s3://bucket/prefix or gs://bucket/prefix"

@@ -25,6 +25,14 @@ class StoreUnavailable(SpotBatchError):
     """The object store did not answer, or refused, after the retries it is allowed."""
 
 
+class StoreDenied(StoreUnavailable):
+    """The object store refused for want of a permission; ``remedy`` names it."""
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(f"{message}. {remedy}")
+        self.remedy = remedy
+
+
 class JobFailed(SpotBatchError):
     """The job ended without success; the message is what the user should read."""
 

@@ -243,5 +243,10 @@ def catalogue(dag_id: str, job: str) -> str:
     return f"{catalogue_of(dag_id)}/{job}"
 
 
+def probe(name: str) -> str:
+    """An object that a check of the store writes, and deletes again."""
+    return f"check/{name}"
+
+
 def blob(sha256: str) -> str:
     return f"blobs/{sha256}"

@@ -70,3 +70,16 @@ class TestQueuesOfAllRuns:
             assert [run_of_queue(name) for name in await place.backend.queues()] == [(OTHER, 1)]
 
         asyncio.run(main())
+
+
+class TestCheck:
+    def test_a_place_that_works_passes_each_check_and_is_left_as_it_was(self, place: Place) -> None:
+        async def main() -> None:
+            checks = await place.backend.check()
+            assert checks
+            assert [check for check in checks if not check.ok] == []
+            assert all(check.name and check.found for check in checks)
+            assert await place.backend.machines() == []
+            assert await place.backend.queues() == []
+
+        asyncio.run(main())

@@ -130,3 +130,48 @@ class TestStore:
             assert await store.create("a", b"2")
 
         asyncio.run(main())
+
+    def test_deleting_many_at_once_leaves_none(self, place: Place) -> None:
+        async def main() -> None:
+            store = opened(place)
+            names = [f"many/{number}" for number in range(1200)]
+            await asyncio.gather(*(store.write(name, b"") for name in names[::2]))
+            await store.write("kept", b"")
+            await store.delete(names)
+            assert [o.name for o in await store.list_objects("")] == ["kept"]
+
+        asyncio.run(main())
+
+    def test_a_long_listing_comes_in_pages(self, place: Place) -> None:
+        async def main() -> None:
+            store = opened(place)
+            names = {f"long/{number % 7}/{number}" for number in range(1200)}
+            await asyncio.gather(*(store.write(name, b"x") for name in [*names, "longer/1"]))
+            pages = [page async for page in store.pages("long")]
+            assert len(pages) > 1
+            assert sorted(entry.name for page in pages for entry in page) == sorted(names)
+            assert {entry.size for page in pages for entry in page} == {1}
+            assert [page async for page in store.pages("no/such")] == []
+
+        asyncio.run(main())
+
+    def test_an_object_is_found_as_a_listing_shows_it(self, place: Place) -> None:
+        async def main() -> None:
+            store = opened(place)
+            await store.write("folder/one", b"abc")
+            assert [await store.find("folder/one")] == await store.list_objects("folder")
+            assert await store.find("folder/two") is None
+
+        asyncio.run(main())
+
+    def test_folders_are_those_that_hold_objects(self, place: Place) -> None:
+        async def main() -> None:
+            store = opened(place)
+            for name in ("a/b/c", "a/d/e/f", "a/g"):
+                await store.write(name, b"")
+            assert await store.list_folders("a") == ["a/b", "a/d"]
+            await store.delete(["a/d/e/f"])
+            assert await store.list_folders("a") == ["a/b"]
+            assert await store.list_folders("no/such") == []
+
+        asyncio.run(main())

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_spotbatch.control.site import Site
 
-READS = {"read", "read_range", "exists", "list_objects", "describe", "receive"}
+READS = {"read", "read_range", "exists", "find", "list_objects", "list_folders", "describe", "receive"}
 
 BEFORE, AFTER = "before", "after"
 
