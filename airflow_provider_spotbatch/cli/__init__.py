@@ -10,7 +10,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = ("jobs",)
+COMMANDS = (
+    "jobs",
+    "failures",
+)
 """Modules of this package, in the order in which the help shows them."""
 
 FINE, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130

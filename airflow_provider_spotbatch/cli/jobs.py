@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--dag", metavar="DAG", help="only jobs of this DAG")
     many = parser.add_mutually_exclusive_group()
     many.add_argument(
-        "--limit", type=_count, default=SHOWN, metavar="N", help=f"the newest N (default {SHOWN})"
+        "--limit", type=output.count, default=SHOWN, metavar="N", help=f"the newest N (default {SHOWN})"
     )
     many.add_argument("--all", action="store_true", help="all jobs, however many")
     place.add_arguments(parser)
@@ -82,10 +82,3 @@ def _to_json(job: ListedJob, now: float) -> dict[str, Any]:
         return job.summary.to_json(now)
     names = {f"airflow_{name}": value for name, value in job.identity.items()}
     return {"job": job.job, **names, "state": None, "trouble": job.trouble}
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
-    return number

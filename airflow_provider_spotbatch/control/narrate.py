@@ -78,7 +78,7 @@ class Narrator:
                 continue
             self._machines[machine.id] = state
             if state == "at work":
-                self._say(f"machine {machine.id} is at work, {_some(machine.slots, 'slot')}")
+                self._say(f"machine {machine.id} is at work, {some(machine.slots, 'slot')}")
             elif state == "ended":
                 why = machine.reason or ("interrupted" if machine.interrupted else "no reason known")
                 self._say(f"machine {machine.id} has ended: {why}")
@@ -95,7 +95,7 @@ def progress_line(seen: Snapshot, rate: float | None = None) -> str:
     if rate and counts.open:
         parts.append(f"about {_rate(rate)}, {duration(counts.open / rate)} left")
     alive = [machine for machine in seen.machines if not machine.ended]
-    parts.append(f"{_some(len(alive), 'machine')}, {_some(sum(machine.slots for machine in alive), 'slot')}")
+    parts.append(f"{some(len(alive), 'machine')}, {some(sum(machine.slots for machine in alive), 'slot')}")
     if seen.spent_usd > 0:
         parts.append(f"${seen.spent_usd:.4f} so far")
     awaited = _awaited(seen)
@@ -140,7 +140,8 @@ def _in_full(told: ToldFailure, item_retries: int) -> str:
     return "\n".join(lines)
 
 
-def _some(count: int, noun: str) -> str:
+def some(count: int, noun: str) -> str:
+    """``1 machine``, ``2 machines``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
