@@ -258,6 +258,7 @@ def open_store(uri: str, options: dict[str, Any] | None = None, *, seconds: floa
     """Open a store by URI: ``file:///…`` (made with mode 0700 if missing), ``s3://bucket/prefix``,
     ``gs://bucket/prefix``, ``memory://cloud`` (of a simulated cloud in this process). ``options`` are
     obstore's settings of that store (region, endpoint …)."""
+    from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
     if uri.startswith("memory://"):
@@ -279,4 +280,7 @@ def open_store(uri: str, options: dict[str, Any] | None = None, *, seconds: floa
         raise InvalidInput(
             f"the store {uri!r} must be a URI: file:///…, s3://bucket/prefix or gs://bucket/prefix"
         )
-    return Store(uri, from_url(uri, **(options or {})), seconds=seconds)
+    try:
+        return Store(uri, from_url(uri, **(options or {})), seconds=seconds)
+    except (BaseError, ValueError) as error:
+        raise InvalidInput(f"the store {uri!r} cannot be opened: {_first_line(error)}") from error

@@ -13,6 +13,7 @@ from importlib import import_module
 COMMANDS = (
     "jobs",
     "failures",
+    "logs",
 )
 """Modules of this package, in the order in which the help shows them."""
 

@@ -95,7 +95,11 @@ class Generation:
         return f"{self.logs(instance)}/{number:06d}"
 
     def logs(self, instance: str) -> str:
-        return f"{self.out}/logs/{instance}"
+        return f"{self.all_logs}/{instance}"
+
+    @property
+    def all_logs(self) -> str:
+        return f"{self.out}/logs"
 
 
 @dataclass(frozen=True)
