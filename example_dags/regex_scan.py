@@ -1,0 +1,124 @@
+"""Search many files for many patterns, with the engine that was the fastest on a sample.
+
+Two jobs, the second decided by the first: ``measure`` has an engine for each item and runs them one at a
+time, so that they do not disturb each other; ``scan`` has a file for each item and uses the winner.
+
+Your own data: run it with ``{"folder": "/path/to/logs"}``, without ``make_logs``; write your patterns into
+``PATTERNS``, and for each a text that every match holds. Engines can be added, such as one of a package
+(``@task.spot_map(environment=Environment(packages=["google-re2"]))``).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import dag, task
+
+from airflow_provider_spotbatch import Items
+
+FOLDER = "{{ params.folder }}"
+
+PATTERNS = {  # pattern → a text that every match holds
+    r"timed? ?out after \d+ ?m?s": "out after",
+    r"\bOOM\b.*pid[ =]\d+": "OOM",
+    r"disk (?:sd[a-z]|nvme\d) (?:failed|degraded)": "disk ",
+    r"retry (\d+) of \1": "retry ",
+    r"\bHTTP/1\.[01]\" 5\d\d\b": "HTTP/1.",
+}
+COMPILED = [re.compile(pattern) for pattern in PATTERNS]
+AT_ONCE = re.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS if r"\1" not in pattern))
+ALONE = [re.compile(pattern) for pattern in PATTERNS if r"\1" in pattern]
+TEXTS = list(PATTERNS.values())
+
+Engine = Callable[[str], object]
+"""Whether a line matches one of the patterns."""
+
+
+def one_by_one(line: str) -> object:
+    return any(pattern.search(line) for pattern in COMPILED)
+
+
+def alternation(line: str) -> object:
+    return AT_ONCE.search(line) or any(pattern.search(line) for pattern in ALONE)
+
+
+def text_first(line: str) -> object:
+    return any(text in line for text in TEXTS) and alternation(line)
+
+
+ENGINES: dict[str, Engine] = {engine.__name__: engine for engine in (one_by_one, alternation, text_first)}
+
+
+@task
+def make_logs(folder: str, files: int = 24, lines: int = 2000) -> str:
+    """Stands for logs that are there already; the path of one of them is the sample."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    troubles = ["timeout after 30 s", "OOM: killed pid=4711", "disk sdb failed", "retry 3 of 3"]
+    for number in range(files):
+        chance = random.Random(number)
+        path = Path(folder, f"app-{number:03}.log")
+        with path.open("w") as log:
+            for second in range(lines):
+                text = chance.choice(troubles) if chance.random() < 0.01 else "request served, retry 1 of 3"
+                log.write(f"{second} worker {chance.randrange(16)}: {text}\n")
+    return str(path)
+
+
+@task.spot_map(concurrency=1)
+def measure(engine: str, *, sample: str) -> dict[str, Any]:
+    """The best of three passes of one engine over the sample, in seconds."""
+    lines = Path(sample).read_text(errors="replace").splitlines()
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        matches = sum(1 for line in lines if ENGINES[engine](line))
+        seconds.append(time.perf_counter() - start)
+    return {"engine": engine, "seconds": min(seconds), "matches": matches}
+
+
+@task
+def choose(measured: Any) -> str:
+    """The fastest engine, once all agree on what there is to find."""
+    if len({one["matches"] for one in measured}) != 1:
+        raise ValueError(f"the engines do not find the same: {list(measured)}")
+    for one in sorted(measured, key=lambda one: one["seconds"]):
+        print(f"{one['engine']:12} {one['seconds'] * 1000:8.2f} ms, {one['matches']} matches")
+    return str(min(measured, key=lambda one: one["seconds"])["engine"])
+
+
+@task.spot_map
+def scan(path: str, *, engine: str) -> dict[str, Any]:
+    """The lines of one file that match. Runs on whatever machine the connection leads to."""
+    lines = Path(path).read_text(errors="replace").splitlines()
+    return {"path": path, "lines": len(lines), "matches": [line for line in lines if ENGINES[engine](line)]}
+
+
+@task
+def report(results: Any) -> dict[str, int]:
+    totals = {"files": 0, "lines": 0, "matches": 0}
+    for found in results:
+        totals["files"] += 1
+        totals["lines"] += found["lines"]
+        totals["matches"] += len(found["matches"])
+    print(f"{totals['matches']:,} matches in {totals['lines']:,} lines of {totals['files']} files")
+    return totals
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["example"],
+    params={"folder": f"{tempfile.gettempdir()}/spotbatch/regex_scan"},
+)
+def regex_scan() -> None:
+    engine = choose(measure(list(ENGINES), sample=make_logs(FOLDER)))
+    report(scan(Items.listing(f"{FOLDER}/*.log"), engine=engine))
+
+
+regex_scan()

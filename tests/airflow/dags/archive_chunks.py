@@ -1,0 +1,1 @@
+../../../example_dags/archive_chunks.py

@@ -1,0 +1,1 @@
+../../../example_dags/chained_jobs.py

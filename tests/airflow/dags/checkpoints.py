@@ -1,0 +1,1 @@
+../../../example_dags/checkpoints.py

@@ -1,0 +1,1 @@
+../../../example_dags/failures_and_policies.py

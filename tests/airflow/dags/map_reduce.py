@@ -1,0 +1,1 @@
+../../../example_dags/map_reduce.py

@@ -1,0 +1,1 @@
+../../../example_dags/regex_scan.py

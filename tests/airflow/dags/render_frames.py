@@ -1,0 +1,1 @@
+../../../example_dags/render_frames.py

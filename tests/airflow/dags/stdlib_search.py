@@ -1,0 +1,1 @@
+../../../example_dags/stdlib_search.py
