@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_provider_spotbatch.agent.checkpoints import Checkpoints
@@ -41,11 +42,12 @@ from airflow_provider_spotbatch.job import report as reports
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.chunks import Chunk, from_message
 from airflow_provider_spotbatch.job.errors import QueueGone, SpotBatchError, StoreUnavailable
-from airflow_provider_spotbatch.job.outcome import OK, encode_result
+from airflow_provider_spotbatch.job.outcome import OK, ItemOutcome, encode_result
 from airflow_provider_spotbatch.job.report import EndedChunk, Report
 from airflow_provider_spotbatch.job.run_record import RunRecord
 from airflow_provider_spotbatch.job.signing import Signer
 from airflow_provider_spotbatch.job.spec import Spec
+from airflow_provider_spotbatch.job.use import Use
 
 T = TypeVar("T")
 
@@ -133,6 +135,7 @@ class Agent:
         self._items_ok = 0
         self._items_failed = 0
         self._item_seconds = 0.0
+        self._use = Use()
         self._chunk_seconds: float | None = None
         self._idle_since = clock()
         self._empty_since: float | None = None
@@ -190,7 +193,7 @@ class Agent:
 
     async def _prepare_workers(self, spec: Spec) -> StartWorker:
         """Fetch what workers need; what starts one of them."""
-        setup = await prepare(self._boot, spec, self._store)
+        setup = await prepare(spec, self._store, Path(self._boot.folder), self._boot.python)
 
         async def start(slot: int) -> WorkerProcess:
             return await WorkerProcess.start(
@@ -314,16 +317,25 @@ class Agent:
         finally:
             self._free.put_nowait(slot)
             self._room.set()
-        self._note_duration(self._clock() - started)
+        took = self._clock() - started
+        self._note_duration(took)
         held.phase, held.size = STORING, sum(len(outcome.value) for outcome in outcomes)
-        data = await asyncio.to_thread(
-            encode_result, self._signer, chunk.id, outcomes, self._machine_facts(slot)
-        )
+        data, use = await asyncio.to_thread(self._result_of, chunk, slot, outcomes, took)
         causes = Counter(outcome.cause for outcome in outcomes)
         seconds = sum(outcome.end - outcome.start for outcome in outcomes)
         del outcomes  # large ones are not kept twice while they are stored
         created = await self._patiently(held, lambda: self._create_result(held, data), lease_or_not=True)
-        return self._counted(chunk, causes, seconds, len(data)) if created else found
+        if not created:
+            return found
+        self._use.merge(use)
+        return self._counted(chunk, causes, seconds, len(data))
+
+    def _result_of(
+        self, chunk: Chunk, slot: Slot, outcomes: list[ItemOutcome], took: float
+    ) -> tuple[bytes, Use]:
+        """The result object of a chunk that had its slot for ``took`` seconds, and what its items used."""
+        data = encode_result(self._signer, chunk.id, outcomes, self._machine_facts(slot))
+        return data, Use.of_chunk(outcomes, took, self._boot.memory_mb)
 
     async def _create_result(self, held: Held, data: bytes) -> bool:
         if held.may_have_lapsed(self._clock()) and await self._has_result(held.chunk):
@@ -503,6 +515,7 @@ class Agent:
             items_failed=self._items_failed,
             item_seconds=self._item_seconds,
             boot_log=self._boot_log,
+            use=self._use.to_json(),
         )
 
     def _machine_facts(self, slot: Slot) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class Report:
     ``held`` are the chunks leased and not ended (also those handed over by an ended agent:
     ``state`` ended with ``held`` is work in hand when it ended); ``empty_seconds``: for how long
     this agent has seen its queue empty with a slot free, else None; ``reason`` says why an agent
-    drains or ended, ``interrupted`` that it was the platform's notice.
+    drains or ended, ``interrupted`` that it was the platform's notice; ``use``: what its items used, as
+    :class:`~airflow_provider_spotbatch.job.use.Use` stores it.
     """
 
     instance: str

@@ -178,7 +178,7 @@ class Use:
             "seconds": self.seconds.to_json(),
             "memory_mb": self.memory_mb.to_json(),
             "cpus": self.cpus.to_json(),
-            **{name: round(getattr(self, name), 3) for name in _TOTALS},
+            **{name: round(getattr(self, name), 6) for name in _TOTALS},
             "left_out": dict(self.left_out),
             "outgrew": {str(limit): count for limit, count in self.outgrew.items()},
         }

@@ -9,12 +9,13 @@ change of a format: raise its version, name it here, and write the new file with
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_spotbatch.job import chunks, index, items, launches, outcome, report, spec
+from airflow_provider_spotbatch.job import chunks, index, items, launches, outcome, report, spec, use
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.control import Control
 from airflow_provider_spotbatch.job.errors import NoCapacity, QuotaExceeded
@@ -30,6 +31,15 @@ GENERATION = Generation("scans-render-0123456789abcdef", 2)
 SIGNER = Signer(derive(b"golden", GENERATION), GENERATION)
 CHUNK = chunks.Chunk(ChunkId(1, 2, 3), ((0, 2), (5, 6)), attempt=2, memory_class=1)
 ENDED = (report.EndedChunk("0001-0000002-00003", 3, 1, 2.5, 321),)
+USE = use.Use.of_chunk(
+    [
+        outcome.ItemOutcome(0, 1, outcome.OK, "json", b"1", 10.0, 11.5, 64.5, 1.25),
+        outcome.ItemOutcome(1, 1, outcome.OK, "json", b"1", 0.0, 0.25),
+        outcome.ItemOutcome(2, 1, outcome.MEMORY, outcome.FAILURE, b"{}", 0.0, 2.0),
+    ],
+    slot_seconds=3.75,
+    memory_limit_mb=2048,
+)
 
 
 @dataclass(frozen=True)
@@ -172,6 +182,12 @@ STORED = (
         ),
         report.Report.to_bytes,
         report.Report.from_bytes,
+    ),
+    Stored(
+        "use-1.json",
+        USE,
+        lambda value: json.dumps(value.to_json()).encode(),
+        lambda data: use.Use.from_json(json.loads(data)),
     ),
     Stored("seal-1.json", ENDED, report.seal_to_bytes, report.seal_from_bytes),
     Stored(
