@@ -210,7 +210,7 @@ class Store:
             )
         for attempt in range(1, attempts + 1):
             try:
-                return await asyncio.wait_for(_awaited(request), self._seconds)
+                return await asyncio.wait_for(request(), self._seconds)
             except (FileNotFoundError, AlreadyExistsError):
                 raise
             except (PermissionDeniedError, UnauthenticatedError) as error:
@@ -225,10 +225,6 @@ class Store:
                     ) from error
                 await asyncio.sleep(random.uniform(0.5, 1.0) * 0.2 * 2**attempt)
         raise AssertionError("unreachable")
-
-
-async def _awaited(request: Callable[[], Awaitable[T]]) -> T:
-    return await request()
 
 
 def _stored(entry: Any) -> StoredObject:

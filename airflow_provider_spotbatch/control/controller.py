@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import uuid
@@ -19,6 +18,7 @@ from airflow_provider_spotbatch.control.observe import Observer
 from airflow_provider_spotbatch.control.plan import Plan
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
 from airflow_provider_spotbatch.control.snapshot import Snapshot
+from airflow_provider_spotbatch.control.threads import work_out
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.run_outcome import Outcome
@@ -105,7 +105,7 @@ class Controller:
         assert self._actor is not None
         seen = await observer.look()
         decided_at = self._site.clock()
-        plan = await asyncio.to_thread(decide, seen)
+        plan = await work_out(_entries(seen), lambda: decide(seen))
         failures = list(observer.failures)
         observer.failures.clear()
         self._narrator.tell(seen, failures)
@@ -121,8 +121,13 @@ class Controller:
             return
         self._history_at = seen.now
         number = int(self._site.wall_clock() // HISTORY_SECONDS)
-        data = await asyncio.to_thread(tick_to_bytes, seen, plan)
+        data = await work_out(_entries(seen), lambda: tick_to_bytes(seen, plan))
         await self._site.store.write(self._run.history(number), data)
+
+
+def _entries(seen: Snapshot) -> int:
+    """What a decision goes through, and makes: two chunks a slot at the start, then by the work ahead."""
+    return len(seen.open_chunks) + len(seen.machines) + len(seen.due) + seen.concurrency
 
 
 async def offers_by_class(site: Site, record: RunRecord) -> dict[int, tuple[Offer, ...]]:

@@ -65,7 +65,13 @@ CONTROL_SECONDS = 10.0
 """Age at which ``control.json`` is rewritten though nothing changed: agents wait far longer."""
 
 YOUNG_SECONDS = 60.0
-"""For so long a run is ticked at the backend's shortest pause."""
+"""For so long a run is looked at as often as its events come, however old it is by then."""
+
+PAUSE_SHARE = 20.0
+"""What the pause between two looks is a share of: a twentieth delays a job by 2.5 % on average."""
+
+BOOTING_PAUSE = 2.0
+"""The longest pause while a machine boots that was asked for just now: its first report sizes chunks."""
 
 
 def decide(seen: Snapshot) -> Plan:
@@ -586,13 +592,14 @@ def _nearly_done(seen: Snapshot) -> bool:
 
 
 def _pause(seen: Snapshot) -> float:
-    """Short while young, nearly done or winding up; else up to ``poll_interval``."""
-    pending = any(machine.reported == "" and not machine.ended for machine in seen.machines)
-    if seen.run_age < YOUNG_SECONDS or _nearly_done(seen) or seen.stop is not None:
-        return seen.tick_seconds
-    pause = min(seen.policy.poll_interval, max(seen.tick_seconds, seen.run_age / 20))
-    if pending:
-        pause = min(pause, max(seen.tick_seconds, 2.0))
+    """Short while much changes: in a young run, and in one that is nearly done or stops. Else a twentieth
+    of the run's age, or of the time in which nothing changed: so what happens next, the end too, is
+    noticed that much late at most. Never above ``poll_interval``."""
+    lively = seen.run_age < YOUNG_SECONDS or _nearly_done(seen) or seen.stop is not None
+    pause = (seen.quiet if lively else seen.run_age) / PAUSE_SHARE
+    booting = any(machine.reported == "" and not machine.ended for machine in seen.machines)
+    if booting:
+        pause = min(pause, max(BOOTING_PAUSE, seen.quiet / PAUSE_SHARE))
     if seen.next_due is not None:
-        pause = min(pause, max(seen.tick_seconds, seen.next_due))
-    return pause
+        pause = min(pause, seen.next_due)
+    return max(seen.tick_seconds, min(seen.policy.poll_interval, pause))

@@ -301,6 +301,11 @@ class Ledger:
         waiting.update(self._unsent_retries)
         return {memory_class: count for memory_class, count in waiting.items() if count > 0}
 
+    @property
+    def open_count(self) -> int:
+        """Chunks without result."""
+        return len(self._open)
+
     def open_chunks(self) -> Iterator[tuple[Chunk, float, int, int]]:
         """``(chunk, last sending, its losses, most losses of an item of it)`` of chunks without result."""
         for entry in self._open.values():

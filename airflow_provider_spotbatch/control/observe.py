@@ -11,12 +11,14 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from airflow_provider_spotbatch.backends.base import Fleet, Offer
 from airflow_provider_spotbatch.backends.store import StoredObject
 from airflow_provider_spotbatch.control.ledger import Ledger
 from airflow_provider_spotbatch.control.site import Site
-from airflow_provider_spotbatch.control.snapshot import LaunchView, Machine, OpenChunk, Snapshot, Stop
+from airflow_provider_spotbatch.control.snapshot import Counts, LaunchView, Machine, OpenChunk, Snapshot, Stop
+from airflow_provider_spotbatch.control.threads import parse, work_out
 from airflow_provider_spotbatch.job.chunks import Batch
 from airflow_provider_spotbatch.job.errors import Throttled
 from airflow_provider_spotbatch.job.keys import ChunkId, Run, launch_entry
@@ -109,6 +111,8 @@ class Observer:
         self._spent: dict[str, float] = {}
         self._untold: float | None = None
         self._last_look: float | None = None
+        self._standing: tuple[object, ...] = ()
+        self._changed_at = self.site.clock()
         self._error_labels: set[str] = set()
         self._told = 0
         self._stop: Stop | None = None
@@ -139,7 +143,8 @@ class Observer:
         if stop is not None and self._stop is None:
             self._stop = Stop(**json.loads(stop)["stop"])
         cancelled = json.loads(cancel)["reason"] if cancel is not None else None
-        return await asyncio.to_thread(self._picture, now, cancelled, described is not None)
+        entries = self.ledger.open_count + self.record.concurrency
+        return await work_out(entries, lambda: self._picture(now, cancelled, described is not None))
 
     async def _describe(self) -> list[Instance] | None:
         try:
@@ -178,7 +183,7 @@ class Observer:
             data = await self.site.store.read(entry.name)
             if data is None:
                 continue
-            batch = await asyncio.to_thread(Batch.from_bytes, data)
+            batch = await parse(Batch.from_bytes, data)
             self.ledger.sent(batch, self._at(entry, now))
             self._batches = batch.number
             self._last_batch = entry.name
@@ -196,7 +201,7 @@ class Observer:
             data = await self.site.store.read(entry.name)
             if data is None:
                 continue
-            report = await asyncio.to_thread(Report.from_bytes, data)
+            report = await parse(Report.from_bytes, data)
             known = self._reports.setdefault(instance, _Reported("", now, now))
             known.since, known.written, known.report = now, self._at(entry, now), report
             await self._take_ended(report.ended, now)
@@ -204,7 +209,7 @@ class Observer:
                 seal = await self.site.store.read(self.run.seal(instance, known.seals + 1))
                 if seal is None:
                     break
-                await self._take_ended(await asyncio.to_thread(seal_from_bytes, seal), now)
+                await self._take_ended(await parse(seal_from_bytes, seal), now)
                 known.seals += 1
             known.tag = entry.tag  # only now: a report that was taken in part is read again
 
@@ -234,7 +239,7 @@ class Observer:
         size = head_size(data)
         if size > len(data):
             data = await self.site.store.read_range(name, 0, size) or b""
-        return await asyncio.to_thread(decode_head, self._signer, chunk, data)
+        return await parse(partial(decode_head, self._signer, chunk), data)
 
     async def take_head(self, head: ResultHead, now: float, ended: EndedChunk | None = None) -> None:
         """A result that was read: into the ledger, its failures to the log."""
@@ -323,7 +328,16 @@ class Observer:
             tick_seconds=self.site.backend.tick_seconds,
             jitter=self.random(),
             control_age=None if self.control_at is None else now - self.control_at,
+            quiet=self._quiet(now, machines, counts),
         )
+
+    def _quiet(self, now: float, machines: tuple[Machine, ...], counts: Counts) -> float:
+        """Seconds since news came: that agents still report what they did is none."""
+        states = tuple((machine.id, machine.state, machine.reported) for machine in machines)
+        standing = (counts, states, self._batches, len(self._launch_seen), len(self._answers), self._stop)
+        if standing != self._standing:
+            self._standing, self._changed_at = standing, now
+        return now - self._changed_at
 
     def _only_error(self) -> str | None:
         if len(self._error_labels) == 1:

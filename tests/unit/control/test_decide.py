@@ -554,3 +554,31 @@ def test_long_jobs_are_looked_at_more_rarely() -> None:
     )
     assert decide(busy).pause == busy.policy.poll_interval
     assert decide(replace(busy, run_age=5.0)).pause == busy.tick_seconds
+
+
+@pytest.mark.parametrize(
+    ("quiet", "pause"),
+    [(0.0, 1.0), (10.0, 1.0), (100.0, 5.0), (1000.0, 15.0)],
+    ids=lambda value: f"{value:g}",
+)
+def test_where_nothing_changes_looks_become_rare(quiet: float, pause: float) -> None:
+    waiting = seen(
+        run_age=1000.0,
+        concurrency=1,
+        counts=Counts(1, 0, 1, 0, 0, 0),
+        fresh=(),
+        unsent={},
+        quiet=quiet,
+        launches=(answered(slots=(1,)),),
+    )
+    at_work = replace(waiting, machines=(machine(slots=1, held=("c",)),))
+    booting = replace(waiting, run_age=quiet, machines=(machine(slots=1, reported="", silent=quiet),))
+    assert (decide(at_work).pause, decide(booting).pause) == (pause, pause)
+
+
+def test_a_machine_that_was_asked_for_just_now_is_looked_for_soon() -> None:
+    counts, pace = Counts(10_000, 9_000, 1000, 0, 0, 0), Pace(100, 10.0, 1.0, 1000.0)
+    replaced = seen(run_age=3600.0, counts=counts, pace=pace, launches=(answered(),))
+    fleet = (machine("m1", held=("c",)), machine("m2", reported=""))
+    assert decide(replace(replaced, machines=fleet, quiet=1.0)).pause == 2.0
+    assert decide(replace(replaced, machines=fleet[:1], quiet=1.0)).pause == replaced.policy.poll_interval
