@@ -86,6 +86,7 @@ def decide(seen: Snapshot) -> Plan:
     actions += _close_hopeless(seen)
     actions += _end_machines(seen)
     if seen.cancelled is None and stop is None:
+        actions += _make_room(seen)
         actions += _complete_launches(seen)
         launches = list(_launch(seen))
         actions += _tell_of_burn(seen, launches)
@@ -292,6 +293,29 @@ def _is_stray(seen: Snapshot, machine: Machine) -> bool:
 # --- launching ----------------------------------------------------------------------------------
 
 
+def _make_room(seen: Snapshot) -> Iterator[Action]:
+    """End machines of a memory class with no work left where another class has too little room: their
+    slots and their place below the limits would else be taken until they had idled away their time."""
+    spare = [
+        machine
+        for machine in seen.machines
+        if machine.reported == "running"
+        and not (machine.ended or machine.held or _unheld(seen, machine.memory_class))
+    ]
+    for memory_class, offers in sorted(seen.offers.items()):
+        missing = _wanted_slots(seen, memory_class) - counted_slots(seen, memory_class)
+        if missing <= 0 or not offers:
+            continue
+        room = min(missing, seen.concurrency - counted_slots(seen))
+        missing -= sum(_split_over_machines(seen, room, memory_class))
+        while missing > 0 and spare:
+            machine = spare.pop()
+            missing -= machine.slots
+            yield Terminate(
+                (machine.id,), f"machine {machine.id} makes room for items that need another amount of memory"
+            )
+
+
 def _complete_launches(seen: Snapshot) -> Iterator[Action]:
     """Ask again for what has no answer, once whoever asked last can no longer be about to: only one
     controller at a time may ask, since a second call may give what the first was refused."""
@@ -354,12 +378,16 @@ def _wanted_slots(seen: Snapshot, memory_class: int) -> int:
     busy = sum(
         min(len(m.held), m.slots) for m in seen.machines if m.memory_class == memory_class and not m.ended
     )
-    unheld = seen.unsent.get(memory_class, 0) + sum(
+    return busy + _unheld(seen, memory_class)
+
+
+def _unheld(seen: Snapshot, memory_class: int) -> int:
+    """Items to be run that no machine has in hand."""
+    return seen.unsent.get(memory_class, 0) + sum(
         view.chunk.count
         for view in seen.open_chunks
         if view.chunk.memory_class == memory_class and not view.held
     )
-    return busy + unheld
 
 
 def _split_over_machines(seen: Snapshot, missing: int, memory_class: int) -> tuple[int, ...]:

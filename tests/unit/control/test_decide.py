@@ -203,6 +203,48 @@ def test_a_memory_class_has_launches_of_its_own() -> None:
     assert of(plan, Send)[0].memory_class == 1
 
 
+def outgrown(**changes: Any) -> Snapshot:
+    """All slots are taken, and the last item needs twice the memory that they have."""
+    base = seen(
+        counts=Counts(10, 0, 0, 1, 9, 0),
+        fresh=(),
+        unsent={1: 1},
+        offers={0: (OFFER,), 1: (OFFER,)},
+        launches=(answered(),),
+        machines=(machine("m1"), machine("m2")),
+    )
+    return replace(base, **changes)
+
+
+def test_an_idle_machine_makes_room_for_items_of_another_memory_class() -> None:
+    assert [action.instances for action in of(decide(outgrown()), Terminate)] == [("m2",)]
+    ended = outgrown(machines=(machine("m1"), machine("m2", state="terminated")))
+    assert not of(decide(ended), Terminate)
+    (launch,) = of(decide(ended), Launch)
+    assert (launch.record.memory_class, launch.record.slots) == (1, (1,))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"concurrency": 5},
+        {"machines": (machine("m1", held=("a",)), machine("m2", held=("b", "c")))},
+        {"machines": (machine("m1", reported="booting"), machine("m2", reported="draining"))},
+        {"unsent": {0: 1, 1: 1}},
+        {"open_chunks": (open_chunk(),)},
+        {"unsent": {}},
+    ],
+    ids=["room", "busy", "not at work", "work to send", "work sent", "nothing waits"],
+)
+def test_no_machine_makes_room(changes: dict[str, Any]) -> None:
+    assert not of(decide(outgrown(**changes)), Terminate)
+
+
+def test_an_idle_machine_makes_room_below_the_instance_limit() -> None:
+    full = outgrown(concurrency=64, max_instances=2)
+    assert [action.instances for action in of(decide(full), Terminate)] == [("m2",)]
+
+
 # --- sending ------------------------------------------------------------------------------------
 
 
