@@ -15,15 +15,26 @@ from pathlib import Path
 
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.job import codec, context
-from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import SignatureMismatch, SpotBatchError
 from airflow_provider_spotbatch.job.keys import blob
 from airflow_provider_spotbatch.job.spec import Spec, Work
 
 
 @dataclass(frozen=True)
+class Debugger:
+    """For a worker that stops at an exception, on this process's own terminal: the path of
+    ``debugger.py``, and the folder in which sources of the DAG bundle are looked for."""
+
+    program: str
+    sources: str
+
+
+@dataclass(frozen=True)
 class WorkerSetup:
-    """All a worker is started with. ``code``: import paths, first one first; ``files``: name → path."""
+    """All a worker is started with. ``code``: import paths, first one first; ``files``: name → path.
+
+    ``debugger`` None: the worker's output is captured, and it has no input.
+    """
 
     python: str
     python_version: str
@@ -37,17 +48,20 @@ class WorkerSetup:
     codec: str
     context: str
     cloudpickle: str
+    debugger: Debugger | None = None
 
 
-async def prepare(boot: Boot, spec: Spec, store: Store) -> WorkerSetup:
-    """Fetch what the specification names. Raises SpotBatchError, naming what is missing or wrong."""
+async def prepare(spec: Spec, store: Store, folder: Path, python: str) -> WorkerSetup:
+    """Fetch what the specification names into ``folder``; ``python``: the interpreter of its workers.
+
+    Raises SpotBatchError, naming what is missing or wrong.
+    """
     environment = spec.environment
     if environment.secrets:
         raise SpotBatchError(
-            f"the environment asks for secrets ({', '.join(environment.secrets)}), which the backend "
-            f"{boot.backend!r} cannot resolve: pass them another way, or use a connection to a cloud"
+            f"the environment asks for secrets ({', '.join(environment.secrets)}), which this machine's "
+            "backend cannot resolve: pass them another way, or use a connection to a cloud"
         )
-    folder = Path(boot.folder)
     cache = folder / "cache"
     await asyncio.to_thread(cache.mkdir, parents=True, exist_ok=True)
     work_blob = await _fetch(store, spec.work.blob)
@@ -57,7 +71,7 @@ async def prepare(boot: Boot, spec: Spec, store: Store) -> WorkerSetup:
         for name, sha256 in environment.files.items()
     }
     return WorkerSetup(
-        python=boot.python or sys.executable,
+        python=python or sys.executable,
         python_version=environment.python,
         work=spec.work,
         work_blob=work_blob,

@@ -45,6 +45,7 @@ start comes first, so that a reader who sees a new index never sees an old start
 NO_ITEM = -1
 
 PRIVATE_CLOUDPICKLE = "_spotbatch_cloudpickle"  # as in job/codec.py, which is loaded later
+DEBUGGER = "_spotbatch_debugger"
 PACKAGE = "airflow_provider_spotbatch"
 CONTEXT_MODULE = f"{PACKAGE}.job.context"
 
@@ -328,7 +329,7 @@ class Worker:
         os.set_inheritable(settings["shared"], False)
         self._shared = mmap.mmap(settings["shared"], SHARED_BYTES)
         self._interrupted = Interrupted(self._shared)
-        self._output = Output()
+        self._output = self._open_output()
         self._codec = load_file("_spotbatch_codec", settings["codec"])
         self._used = (0.0, 0.0)
         os.register_at_fork(after_in_child=self._channel.close)
@@ -344,6 +345,9 @@ class Worker:
                 self._run_chunk(work, header, body)
         except EOFError:
             return
+
+    def _open_output(self) -> Output:
+        return Output()
 
     def _load(self, header: dict[str, Any], blob: bytes) -> Work | None:
         sys.path[:0] = header["code"]
@@ -616,7 +620,7 @@ def _traceback(error: BaseException) -> str:
 
 def _without_own_frames(described: Any) -> None:
     own = {__file__}
-    for name in (PRIVATE_CLOUDPICKLE, "_spotbatch_codec"):
+    for name in (PRIVATE_CLOUDPICKLE, "_spotbatch_codec", DEBUGGER):
         own.add(getattr(sys.modules.get(name), "__file__", None) or __file__)
     todo = [described]
     while todo:
@@ -668,4 +672,7 @@ def _die_with(parent: int) -> None:
 def main(settings: str) -> None:
     described = json.loads(settings)
     _die_with(described["parent"])
-    Worker(described).serve()
+    kind = Worker
+    if described["debugger"] is not None:
+        kind = load_file(DEBUGGER, described["debugger"]["program"]).DebuggedWorker
+    kind(described).serve()

@@ -158,6 +158,7 @@ class WorkerProcess:
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         ours_output, theirs_output = os.pipe()
+        captured = setup.debugger is None
         settings = {
             "source": theirs_in,
             "sink": theirs_out,
@@ -168,6 +169,7 @@ class WorkerProcess:
             "cloudpickle": setup.cloudpickle,
             "scratch": scratch,
             "cache": setup.cache,
+            "debugger": None if captured else {**vars(setup.debugger), "marks": theirs_output},
         }
         try:
             # Not in a thread: a worker dies with the thread that started it (PR_SET_PDEATHSIG).
@@ -177,11 +179,11 @@ class WorkerProcess:
                 _PROGRAM,
                 str(Path(__file__).with_name("worker.py")),
                 json.dumps(settings),
-                stdin=DEVNULL,
-                stdout=theirs_output,
-                stderr=theirs_output,
-                pass_fds=(theirs_in, theirs_out, shared_fd),
-                start_new_session=True,
+                stdin=DEVNULL if captured else None,
+                stdout=theirs_output if captured else None,
+                stderr=theirs_output if captured else None,
+                pass_fds=(theirs_in, theirs_out, shared_fd, *(() if captured else (theirs_output,))),
+                start_new_session=captured,  # a session of its own has no terminal
                 cwd=work_folder,
                 env={**os.environ, **setup.env, INSTANCE: instance, WORKER_TAG: nonce},
             )
