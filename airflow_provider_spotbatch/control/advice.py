@@ -105,7 +105,7 @@ def describe_use(use: Use, policy: Policy) -> list[str]:
             f"{_line('memory', use.memory_mb, _gigabytes)} of {asked.memory_gb:g} GB asked "
             f"({'; '.join(filter(None, [INTERPRETER, _partly(use.memory_mb, use)]))})"
         )
-    if use.cpus.count:
+    if use.cpus.count >= min(ITEMS_LEAST, use.items):
         partly = _partly(use.cpus, use)
         lines.append(f"{_line('CPU', use.cpus, _cpus)} of {asked.cpus:g} asked{partly and f' ({partly})'}")
     return lines
@@ -223,7 +223,7 @@ def _on_overhead(use: Use) -> list[Advice]:
 
 def _line(name: str, sketch: Sketch, shown: Callable[[float], str]) -> str:
     median, high = shown(sketch.quantile(0.5)), shown(sketch.quantile(0.95))
-    return f"{name}: median {median}, 95 % within {high}, most {shown(sketch.maximum)}"
+    return f"{name}: median {median}, 95th {high}, most {shown(sketch.maximum)}"
 
 
 def _partly(sketch: Sketch, use: Use) -> str:

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from airflow_provider_spotbatch.control.advice import use_of
 from airflow_provider_spotbatch.control.cancel import close_launches, end_machines
 from airflow_provider_spotbatch.control.controller import Controller
+from airflow_provider_spotbatch.control.narrate import use_lines
 from airflow_provider_spotbatch.control.observe import AT_ONCE, Observer
 from airflow_provider_spotbatch.control.site import Site
 from airflow_provider_spotbatch.control.snapshot import Snapshot
@@ -48,12 +50,20 @@ async def finish(site: Site, run: Run, say: Callable[[str], None]) -> Outcome:
         )
     for memory_class in observer.offers:
         await site.backend.queue(run, memory_class).delete()
+    await _tell_use(observer, say)
     # Last, since whoever finds an outcome has nothing left to do.
     if not await site.store.create(run.outcome, outcome.to_bytes(signer)):
         stored = await site.store.read(run.outcome)
         assert stored is not None
         outcome = Outcome.from_bytes(signer, run.number, stored)
     return outcome
+
+
+async def _tell_use(observer: Observer, say: Callable[[str], None]) -> None:
+    """What the items of all runs used, and what to ask for: told once, by whoever finishes."""
+    use = await use_of(observer.site.store, observer.run.generation)
+    for line in use_lines(use, observer.record.policy):
+        say(line)
 
 
 async def take_everything(observer: Observer) -> Snapshot:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from airflow_provider_spotbatch.control.advice import advise, describe_use
 from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
-from airflow_provider_spotbatch.control.snapshot import Snapshot
+from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
+from airflow_provider_spotbatch.job.launches import LaunchOutcome
 from airflow_provider_spotbatch.job.outcome import INTERRUPTED
+from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.report import RUNNING
+from airflow_provider_spotbatch.job.use import Use
 
 FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 60.0
@@ -93,32 +97,48 @@ def progress_line(seen: Snapshot, rate: float | None = None) -> str:
     done = f"{counts.ok + counts.failed:,} of {counts.total:,} items done ({counts.failed:,} failed)"
     parts = [f"{done}, {running:,} running, {waiting:,} waiting"]
     if rate and counts.open:
-        parts.append(f"about {_rate(rate)}, {duration(counts.open / rate)} left")
+        parts.append(f"about {rate_text(rate)}, {duration(counts.open / rate)} left")
     alive = [machine for machine in seen.machines if not machine.ended]
     parts.append(f"{some(len(alive), 'machine')}, {some(sum(machine.slots for machine in alive), 'slot')}")
     if seen.spent_usd > 0:
         parts.append(f"${seen.spent_usd:.4f} so far")
-    awaited = _awaited(seen)
-    if awaited:
-        parts.append(awaited)
+    last_launch = seen.launches[-1].outcome if seen.launches else None
+    waits = awaited(counts, seen.machines, last_launch, seen.next_due)
+    if waits:
+        parts.append(waits)
     return " · ".join(parts)
 
 
-def _awaited(seen: Snapshot) -> str:
-    if not seen.counts.open:
+def use_lines(use: Use, policy: Policy) -> list[str]:
+    """What items used and what to ask for; empty where nothing is known."""
+    figures = describe_use(use, policy)
+    advice = [f"  advice: {advice.text}" for advice in advise(use, policy)]
+    return [
+        *(f"  {line}" if place else f"what items used: {line}" for place, line in enumerate(figures)),
+        *advice,
+    ]
+
+
+def awaited(
+    counts: Counts, machines: Sequence[Machine], last_launch: LaunchOutcome | None, next_due: float | None
+) -> str:
+    """What keeps the open items from running, and what would cure it; "" where nothing does.
+
+    ``next_due``: seconds to the next retry.
+    """
+    if not counts.open:
         return ""
-    booting = sum(1 for m in seen.machines if not m.ended and not m.booted)
+    booting = sum(1 for machine in machines if not machine.ended and not machine.booted)
     if booting:
-        return f"waiting for {booting} machines to boot"
-    for machine in seen.machines:
+        return f"waiting for {some(booting, 'machine')} to boot"
+    for machine in machines:
         if not machine.ended and machine.reported == RUNNING and machine.reason:
             return f"machine {machine.id} waits: {machine.reason}"
-    last = seen.launches[-1] if seen.launches else None
-    if last is not None and last.outcome is not None and last.outcome.refusals and not last.outcome.instances:
-        refusal = last.outcome.refusals[-1]
+    if last_launch is not None and last_launch.refusals and not last_launch.instances:
+        refusal = last_launch.refusals[-1]
         return f"waiting for machines: {refusal.message} {refusal.remedy}".rstrip()
-    if seen.next_due is not None and seen.counts.retrying == seen.counts.open:
-        return f"waiting {seen.next_due:.0f} s before failed items run again"
+    if next_due is not None and counts.retrying == counts.open:
+        return f"waiting {next_due:.0f} s before failed items run again"
     return ""
 
 
@@ -145,7 +165,8 @@ def some(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _rate(per_second: float) -> str:
+def rate_text(per_second: float) -> str:
+    """Items per second, minute or hour, whichever gives a number to read."""
     if per_second >= 1:
         return f"{per_second:,.0f} items/s"
     if per_second * 60 >= 1:

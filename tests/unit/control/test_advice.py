@@ -133,24 +133,27 @@ def test_the_figures_name_what_was_asked_and_what_was_left_out() -> None:
 
     assert describe_use(used, replace(ASKED, item_timeout=60)) == [
         "measured on 100 items that succeeded; left out: 2 timeout, 1 memory",
-        "time: median 1.9 s, 95 % within 1.9 s, most 2 s (item_timeout 60 s)",
-        f"memory: median 1.3 GB, 95 % within 1.3 GB, most 1.3 GB of 4 GB asked ({INTERPRETER})",
-        "CPU: median 0.86, 95 % within 0.86, most 0.9 of 1 asked",
+        "time: median 1.9 s, 95th 1.9 s, most 2 s (item_timeout 60 s)",
+        f"memory: median 1.3 GB, 95th 1.3 GB, most 1.3 GB of 4 GB asked ({INTERPRETER})",
+        "CPU: median 0.86, 95th 0.86, most 0.9 of 1 asked",
     ]
 
 
 def test_what_was_measured_on_some_items_only_says_so() -> None:
-    used = use(10)
+    used = use(20)
     used.merge(use(30, seconds=0.001, memory_gb=None))
 
     lines = describe_use(used, ASKED)
 
-    assert "its interpreter included; measured on 10 of them" in lines[2]
-    assert lines[3].endswith("of 1 asked (measured on 10 of them)")
+    assert "its interpreter included; measured on 20 of them" in lines[2]
+    assert lines[3].endswith("of 1 asked (measured on 20 of them)")
 
 
 def test_what_was_not_measured_is_not_shown() -> None:
-    assert len(describe_use(use(10, seconds=0.001, memory_gb=None), ASKED)) == 2
+    few = use(30, seconds=0.001, memory_gb=None)
+    few.merge(use(3, memory_gb=None))
+
+    assert len(describe_use(few, ASKED)) == 2
     assert describe_use(use(0, failed=(MEMORY,)), ASKED) == []
 
 
