@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES]
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 """Stands on the line above a block that no test runs, with the reason."""
 
-_FENCE = re.compile(r"(`{3,})(.*)")
+_FENCE = re.compile(r"( *)(`{3,}|~{3,})(.*)")
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,16 @@ def snippets(document: Path) -> Iterator[Snippet]:
             before = line
             continue
         block: list[str] = []
+        indent, fence, language = opened.groups()
         for _, inside in lines:
-            if inside == opened[1]:
+            if inside.strip() == fence:
                 break
-            block.append(inside)
+            block.append(inside.removeprefix(indent))
         else:
             raise ValueError(f"{document}:{number}: the block has no end")
-        marker = NOT_RUN.fullmatch(before)
+        marker = NOT_RUN.fullmatch(before.strip())
         yield Snippet(
-            document, number, opened[2].strip(), "\n".join(block) + "\n", marker[1] if marker else None
+            document, number, language.strip(), "\n".join(block) + "\n", marker[1] if marker else None
         )
         before = ""
 
@@ -73,3 +75,19 @@ def table_after(document: Path, heading: str) -> list[list[str]]:
         elif rows or line.startswith("#"):
             break
     return rows[2:]
+
+
+def messages(folder: Path) -> set[str]:
+    """Every text in the source below a folder that a person may read, ``…`` for what is filled in."""
+    found: set[str] = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.add("".join(_constant(part) for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return found
+
+
+def _constant(part: ast.expr) -> str:
+    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "…"
