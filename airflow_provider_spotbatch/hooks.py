@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
 
-from airflow_provider_spotbatch.backends import BACKENDS, open_backend
+from airflow_provider_spotbatch.backends import BACKENDS
 from airflow_provider_spotbatch.backends.rehearsal import Rehearsal, parse_rehearsal
 from airflow_provider_spotbatch.backends.settings import Settings
-from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
+from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.policy import PURCHASE, Policy
 from airflow_provider_spotbatch.job.resources import positive
 from airflow_provider_spotbatch.provider_info import CONNECTION_FIELDS, UI_FIELD_BEHAVIOUR
+
+if TYPE_CHECKING:
+    from airflow_provider_spotbatch.backends.base import Check
 
 DEFAULT_CONN_ID = "spotbatch_default"
 LOCAL = "local"
@@ -82,11 +84,25 @@ class SpotBatchHook(BaseHook):
         return read_settings(self.conn_id, connection)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Write, read and delete an object in the store."""
+        """Every check of ``spotbatch check``: the first that failed, or that all passed."""
         try:
-            return True, asyncio.run(_try_store(self.get_settings()))
+            checks = self.check()
         except Exception as error:  # noqa: BLE001 - the form shows whatever went wrong
             return False, str(error)
+        for check in checks:
+            if not check.ok:
+                return False, f"{check.name}: {check.found} {check.remedy}".rstrip()
+        return True, "; ".join(f"{check.name}: {check.found}" for check in checks)
+
+    def check(self) -> list[Check]:
+        """What the connection needs, looked at one by one. Not for an event loop."""
+        from airflow_provider_spotbatch.control.checks import check_settings, failed_connection
+
+        try:
+            settings = self.get_settings()
+        except InvalidInput as wrong:
+            return [failed_connection(wrong)]
+        return asyncio.run(check_settings(settings))
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
@@ -161,6 +177,7 @@ def read_settings(conn_id: str, connection: Any) -> Settings:
         budget_usd=extra.number("budget_usd"),
         idle_timeout=_idle_timeout(conn_id, extra.number("idle_timeout")),
         orphan_after=extra.number("orphan_after") or Settings.orphan_after,
+        retention_days=extra.number("retention_days"),
         options={name: value for name, value in options.items() if value is not None},
     )
 
@@ -276,13 +293,3 @@ def _check_fallback(policy: Policy) -> None:
             f"the task asks for {' and '.join(asked)}, which the local backend cannot give, and the "
             f"connection {DEFAULT_CONN_ID!r} does not exist: create it (type spotbatch)"
         )
-
-
-async def _try_store(settings: Settings) -> str:
-    store = open_backend(settings).open_store()
-    name, data = f"check/{uuid.uuid4()}", b"written by the connection test"
-    await store.write(name, data)
-    if await store.read(name) != data:
-        raise SpotBatchError(f"the store {store.uri} gave back other bytes than were written")
-    await store.delete([name])
-    return f"Wrote, read and deleted an object in {store.uri}"

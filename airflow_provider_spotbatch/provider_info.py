@@ -33,6 +33,11 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     "orphan_after": _field(
         "Orphan seconds", "A machine that no controller watches ends after so many seconds (1800).", "number"
     ),
+    "retention_days": _field(
+        "Days of retention",
+        "Jobs that ended so many days ago are removed by `spotbatch clean`. Empty: nothing is removed.",
+        "number",
+    ),
     "tags": _field("Tags", "JSON object of tags that every machine carries."),
     "path": _field("Path", "Local backend: folder of its store and queues; default below AIRFLOW_HOME."),
     "instances": _field("Instances", "Local backend: agents at once, each a process.", "integer", minimum=1),

@@ -184,8 +184,11 @@ class ResultReader:
         try:
             return request()
         except FileNotFoundError as error:
+            generation = self._run.generation
             raise StoreUnavailable(
-                f"{name} is not in {self._uri}: it was deleted, or the connection now names another store"
+                f"the results of job {generation.job} (generation {generation.number}) are no longer in "
+                f"{self._uri}: {name} is missing. `spotbatch clean` has removed them ('retention_days' of the "
+                "connection), or the connection names another store now. Clear the task to compute them again"
             ) from error
         except (BaseError, OSError) as error:
             first_line = (str(error).splitlines() or [type(error).__name__])[0]

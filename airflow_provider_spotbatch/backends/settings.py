@@ -11,6 +11,7 @@ class Settings:
     """What one connection says. Times in seconds, money in US dollars per hour.
 
     ``key`` signs; ``old_keys`` may still be read. ``store`` "" : the backend's own default.
+    ``retention_days`` None: nothing is ever removed.
     ``options`` are the fields of the backend itself (local: ``path``, ``instances``,
     ``rehearse``).
     """
@@ -26,4 +27,5 @@ class Settings:
     budget_usd: float | None = None
     idle_timeout: float = 60.0
     orphan_after: float = 1800.0
+    retention_days: float | None = None
     options: dict[str, Any] = field(default_factory=dict)

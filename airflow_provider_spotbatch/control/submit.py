@@ -16,7 +16,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.control.blobs import store_blobs
 from airflow_provider_spotbatch.control.cancel import cancel
+from airflow_provider_spotbatch.control.closing import is_closed, last_generation
 from airflow_provider_spotbatch.control.find_run import latest_run
 from airflow_provider_spotbatch.control.finish import finish, outcome_of
 from airflow_provider_spotbatch.control.site import Site, read_run, read_spec
@@ -24,7 +26,7 @@ from airflow_provider_spotbatch.environment.packing import Packed, Packing
 from airflow_provider_spotbatch.items import iterate_items
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.items import ItemTable, Part, PartBuilder, pack
-from airflow_provider_spotbatch.job.keys import Generation, Run, blob, catalogue, job_id, owner
+from airflow_provider_spotbatch.job.keys import Generation, Run, catalogue, job_id, owner
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import SUCCEEDED, Outcome
 from airflow_provider_spotbatch.job.run_record import RunRecord
@@ -33,8 +35,6 @@ from airflow_provider_spotbatch.job.spec import Spec
 
 UPLOADS = 4
 """Parts uploaded at the same time: up to 64 MB of items in memory."""
-
-BLOBS_AT_ONCE = 4
 
 Say = Callable[[str], None]
 
@@ -92,12 +92,15 @@ async def submit(site: Site, request: JobRequest, say: Say) -> Submitted:
     await site.backend.offers(resources, request.policy, request.policy.concurrency or 1)
     await _own(site.store, request)
     earlier = await latest_run(site.store, request.job)
+    if earlier is not None and await is_closed(site.store, earlier):
+        say(f"generation {earlier.generation.number} is being removed: the job starts afresh")
+        earlier = None
     if earlier is not None:
         outcome = await _same_try(site, earlier, request)
         if outcome is not None:
             say(f"this try has finished already (run {outcome.run}): its result is taken")
             return Submitted(outcome=outcome)
-    generation = Generation(request.job, earlier.generation.number + 1 if earlier else 1)
+    generation = Generation(request.job, await last_generation(site.store, request.job) + 1)
     table, digest = await _store_items(site, generation, request)
     packed = await asyncio.to_thread(request.packing.finish)
     _tell_packed(packed, say)
@@ -107,7 +110,7 @@ async def submit(site: Site, request: JobRequest, say: Say) -> Submitted:
         if reused is not None:
             await _drop_items(site.store, generation, table)
             return reused
-    await _store_blobs(site.store, packed)
+    await store_blobs(site.store, packed.blobs, site.wall_clock())
     spec = Spec(
         generation=generation,
         work=packed.work,
@@ -122,6 +125,8 @@ async def submit(site: Site, request: JobRequest, say: Say) -> Submitted:
         raise SpotBatchError(
             f"another try of this task has just submitted {generation.prefix}: this one gives way to it"
         )
+    # Again, now that they are named: a clean may have removed one while it was written again.
+    await store_blobs(site.store, packed.blobs, site.wall_clock())
     run = await _begin_run(site, Run(generation, 1), request, table.count, previous=None)
     say(f"job {request.job}, generation {generation.number}: {table.count:,} items")
     return Submitted(run=run)
@@ -223,6 +228,11 @@ async def _begin_run(site: Site, run: Run, request: JobRequest, items: int, *, p
         created=site.wall_clock(),
     )
     if not await site.store.create(run.run, record.to_bytes(site.signer(run.generation))):
+        if await is_closed(site.store, run):
+            raise SpotBatchError(
+                f"generation {run.generation.number} of job {run.generation.job} was removed just now: "
+                "the next try of the task begins afresh"
+            )
         raise SpotBatchError(
             f"another try of this task has just begun run {run.tag}: this one gives way to it"
         )
@@ -313,13 +323,6 @@ async def _drop_items(store: Store, generation: Generation, table: ItemTable) ->
             generation.item_offsets(table.submission, number),
         ]
     await store.delete(names)
-
-
-async def _store_blobs(store: Store, packed: Packed) -> None:
-    waiting = list(packed.blobs.items())
-    while waiting:
-        some, waiting = waiting[:BLOBS_AT_ONCE], waiting[BLOBS_AT_ONCE:]
-        await asyncio.gather(*(store.create(blob(sha256), data) for sha256, data in some))
 
 
 def _fingerprint(packed: Packed, items: bytes | None) -> str | None:

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from airflow_provider_spotbatch.backends.base import RunMachine
-from airflow_provider_spotbatch.backends.store import StoredObject
 from airflow_provider_spotbatch.control.site import Site, read_run
 from airflow_provider_spotbatch.job.errors import (
     FormatMismatch,
@@ -22,7 +21,7 @@ from airflow_provider_spotbatch.job.errors import (
     SpotBatchError,
     Throttled,
 )
-from airflow_provider_spotbatch.job.keys import Generation, Run, run_of_queue, run_of_tag
+from airflow_provider_spotbatch.job.keys import JOBS, Generation, Run, run_of_queue, run_of_tag
 from airflow_provider_spotbatch.job.launches import TERMINATED
 from airflow_provider_spotbatch.job.signing import unverified_body
 
@@ -43,6 +42,24 @@ UNKNOWN = "is not in the store"
 """Why a run is over whose job was cleaned away."""
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A machine, queue or folder of items that belongs to nobody any more, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep is going to end and remove. ``alive``: machines that are left to their run."""
+
+    machines: tuple[Leftover, ...]
+    queues: tuple[Leftover, ...]
+    submissions: tuple[Leftover, ...]
+    alive: int
 
 
 @dataclass(frozen=True)
@@ -70,19 +87,17 @@ async def sweep(
     Raises SpotBatchError, naming them, where machines were not seen gone within ``deadline`` seconds;
     all else is done by then.
     """
-    runs = _Runs(site, say)
-    machines = await _machines(site, say, deadline, sleep)
-    over = {machine.instance.id: await runs.why_over(run_of_tag(machine.run)) for machine in machines}
-    leftover = {instance: why for instance, why in over.items() if why is not None}
-    for instance, why in sorted(leftover.items()):
-        say(f"machine {instance} outlived its run, which {why}: ending it")
-    left = await _end(site, sorted(leftover), say, deadline, sleep)
+    plan = await plan_sweep(site, say, deadline=deadline, sleep=sleep)
+    for leftover in plan.machines:
+        say(f"machine {leftover.name} outlived its run, which {leftover.why}: ending it")
+    machines = [leftover.name for leftover in plan.machines]
+    left = await _end(site, machines, say, deadline, sleep)
     report = SweepReport(
-        machines=tuple(sorted(leftover)),
-        queues=await _remove_queues(site, runs, say),
-        submissions=await _remove_submissions(site, say),
+        machines=tuple(machines),
+        queues=await _remove_queues(site, plan.queues, say),
+        submissions=await _remove_submissions(site, plan.submissions, say),
         forgotten=await site.backend.forget_ended(),
-        alive=len(over) - len(leftover),
+        alive=plan.alive,
     )
     if left:
         raise SpotBatchError(
@@ -90,6 +105,26 @@ async def sweep(
             "End them by hand, or sweep again"
         )
     return report
+
+
+async def plan_sweep(
+    site: Site,
+    say: Say,
+    *,
+    deadline: float = END_SECONDS,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> SweepPlan:
+    """What :func:`sweep` would do now. Changes nothing."""
+    runs = _Runs(site, say)
+    machines = await _machines(site, say, deadline, sleep)
+    over = {machine.instance.id: await runs.why_over(run_of_tag(machine.run)) for machine in machines}
+    leftover = [Leftover(instance, why) for instance, why in sorted(over.items()) if why is not None]
+    return SweepPlan(
+        machines=tuple(leftover),
+        queues=await _leftover_queues(site, runs),
+        submissions=await _dead_submissions(site),
+        alive=len(over) - len(leftover),
+    )
 
 
 class _Runs:
@@ -180,47 +215,59 @@ async def _still_there(site: Site, instances: list[str]) -> list[str]:
 # --- queues ---------------------------------------------------------------------------------------
 
 
-async def _remove_queues(site: Site, runs: _Runs, say: Say) -> tuple[str, ...]:
-    """Remove queues of runs that are over. Those of runs that this store does not know may be another
+async def _leftover_queues(site: Site, runs: _Runs) -> tuple[Leftover, ...]:
+    """Queues of runs that are over. Those of runs that this store does not know may be another
     connection's, and hold nothing but messages."""
-    removed = []
+    found = []
     for name in await site.backend.queues():
         named = run_of_queue(name)
         if named is None:
             continue
-        run, memory_class = named
-        why = await runs.why_over(run)
-        if why is None or why == UNKNOWN:
-            continue
-        say(f"removing the queue {name}: its run {why}")
-        await site.backend.queue(run, memory_class).delete()
-        removed.append(name)
-    return tuple(removed)
+        why = await runs.why_over(named[0])
+        if why is not None and why != UNKNOWN:
+            found.append(Leftover(name, why))
+    return tuple(found)
+
+
+async def _remove_queues(site: Site, queues: tuple[Leftover, ...], say: Say) -> tuple[str, ...]:
+    for leftover in queues:
+        named = run_of_queue(leftover.name)
+        assert named is not None, "it was planned by this name"
+        say(f"removing the queue {leftover.name}: its run {leftover.why}")
+        await site.backend.queue(*named).delete()
+    return tuple(leftover.name for leftover in queues)
 
 
 # --- items ----------------------------------------------------------------------------------------
 
 
-async def _remove_submissions(site: Site, say: Say) -> tuple[str, ...]:
-    """Remove items that a submission stored before it died: no specification names them."""
-    folders: dict[tuple[Generation, str], list[StoredObject]] = {}
-    for entry in await site.store.list_objects("jobs"):
-        parts = entry.name.split("/")
-        if len(parts) == 6 and parts[3] == "items":
-            folders.setdefault((Generation(parts[1], int(parts[2])), parts[4]), []).append(entry)
+async def _dead_submissions(site: Site) -> tuple[Leftover, ...]:
+    """Folders of items that a submission stored before it died: no specification names them."""
+    newest: dict[str, float] = {}
+    async for page in site.store.pages(JOBS):
+        for entry in page:
+            folder, _, _ = entry.name.rpartition("/")
+            if len(folder.split("/")) == 5 and folder.split("/")[3] == "items":
+                newest[folder] = max(newest.get(folder, 0.0), entry.modified)
+    old = [folder for folder, at in sorted(newest.items()) if site.wall_clock() - at >= ITEMS_SECONDS]
+    dead = [folder for folder in old if not await _named(site, folder)]
+    return tuple(Leftover(folder, "its submission died half-way") for folder in dead)
+
+
+async def _remove_submissions(site: Site, submissions: tuple[Leftover, ...], say: Say) -> tuple[str, ...]:
     removed = []
-    for (generation, submission), entries in folders.items():
-        newest = max(entry.modified for entry in entries)
-        if site.wall_clock() - newest < ITEMS_SECONDS or await _names(site, generation, submission):
-            continue
-        folder = entries[0].name.rsplit("/", 1)[0]
-        say(f"removing {folder}: its submission died half-way")
-        await site.store.delete([entry.name for entry in entries])
-        removed.append(folder)
+    for leftover in submissions:
+        if await _named(site, leftover.name):
+            continue  # it was slow, not dead
+        say(f"removing {leftover.name}: {leftover.why}")
+        async for page in site.store.pages(leftover.name):
+            await site.store.delete([entry.name for entry in page])
+        removed.append(leftover.name)
     return tuple(removed)
 
 
-async def _names(site: Site, generation: Generation, submission: str) -> bool:
+async def _named(site: Site, folder: str) -> bool:
     """Whether the generation's specification names these items, whichever key signed it."""
-    spec = await site.store.read(generation.spec)
+    _, job, generation, _, submission = folder.split("/")
+    spec = await site.store.read(Generation(job, int(generation)).spec)
     return spec is not None and unverified_body(spec)["items"]["submission"] == submission

@@ -10,6 +10,9 @@ import json
 import re
 from dataclasses import dataclass
 
+JOBS, OUT, BLOBS = "jobs", "out", "blobs"
+"""What the Airflow side writes, what agents write, and what is named by its content."""
+
 MAX_JOB_ID = 63
 _HASH = 16
 
@@ -50,12 +53,12 @@ class Generation:
     @property
     def prefix(self) -> str:
         """What the Airflow side writes."""
-        return f"jobs/{self.job}/{self.number:06d}"
+        return f"{job_prefix(self.job)}/{self.number:06d}"
 
     @property
     def out(self) -> str:
         """What agents write."""
-        return f"out/{self.job}/{self.number:06d}"
+        return f"{out_prefix(self.job)}/{self.number:06d}"
 
     @property
     def spec(self) -> str:
@@ -180,8 +183,13 @@ class Run:
         """Written once by each process that drives the run: who they were, and the store's time then."""
         return f"{self.drivers}/{process}.json"
 
+    @property
+    def histories(self) -> str:
+        return self._own("history")
+
     def history(self, number: int) -> str:
-        return self._own(f"history/{number:06d}.json")
+        """``number``: the minute since the epoch, by the controller's clock."""
+        return f"{self.histories}/{number:06d}.json"
 
     @property
     def agents(self) -> str:
@@ -225,12 +233,16 @@ def launch_entry(name: str) -> tuple[int, str]:
 
 
 def job_prefix(job: str) -> str:
-    return f"jobs/{job}"
+    return f"{JOBS}/{job}"
+
+
+def out_prefix(job: str) -> str:
+    return f"{OUT}/{job}"
 
 
 def owner(job: str) -> str:
     """Names the deployment that owns the job id."""
-    return f"jobs/{job}/owner.json"
+    return f"{job_prefix(job)}/owner.json"
 
 
 CATALOGUE = "index"
@@ -253,4 +265,4 @@ def probe(name: str) -> str:
 
 
 def blob(sha256: str) -> str:
-    return f"blobs/{sha256}"
+    return f"{BLOBS}/{sha256}"

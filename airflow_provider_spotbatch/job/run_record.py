@@ -18,6 +18,8 @@ class RunRecord:
 
     ``concurrency``: the cap, resolved; ``max_tries`` and ``dag_run_started`` tell an Airflow try that
     came back from a new one; ``created``: seconds since the epoch by the Airflow side's clock.
+    ``closed``: no run, but the end of all: its generation is being removed, or was. It is written under
+    the next run's name, so that none can begin any more.
     """
 
     run: int
@@ -27,9 +29,12 @@ class RunRecord:
     dag_run_started: str
     previous: int | None = None
     created: float = 0.0
+    closed: bool = False
 
     def to_bytes(self, signer: Signer) -> bytes:
         body: dict[str, Any] = {"format": FORMAT, **self.__dict__, "policy": self.policy.to_json()}
+        if not self.closed:  # as it was written before there were closed ones: agents of then read it
+            del body["closed"]
         return signer.sign_json("run", f"run/{self.run}", body)
 
     @classmethod

@@ -1,0 +1,40 @@
+"""How a generation ends for good before it is removed: no run can begin in it any more, and its number
+is never given again.
+
+Results, signatures and a ``MapResult`` know a generation by its number: were it given twice, what a late
+machine wrote for the first could be taken for a result of the second.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.job.keys import Generation, Run, job_prefix
+from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.run_record import RunRecord
+from airflow_provider_spotbatch.job.signing import Signer, unverified_body
+
+
+async def close_generation(store: Store, signer: Signer, run: Run, now: float) -> bool:
+    """Take the name of the run that would begin next; False where one has begun meanwhile."""
+    record = RunRecord(run.number, Policy(), 0, 0, "", created=now, closed=True)
+    return await store.create(run.run, record.to_bytes(signer))
+
+
+async def is_closed(store: Store, run: Run) -> bool:
+    """Whether this is no run but the end of its generation, whichever key signed it."""
+    data = await store.read(run.run)
+    return data is not None and says_closed(data)
+
+
+def says_closed(record: bytes) -> bool:
+    """Whether a stored ``run.json`` closes its generation; unchecked."""
+    return bool(unverified_body(record).get("closed"))
+
+
+async def last_generation(store: Store, job: str) -> int:
+    """The highest number that a generation of the job ever had, removed ones included; 0 for none."""
+    for folder in reversed(await store.list_folders(job_prefix(job))):
+        generation = Generation(job, int(folder.rsplit("/", 1)[1]))
+        if await store.exists(generation.spec) or await store.list_folders(generation.runs):
+            return generation.number
+    return 0
