@@ -93,8 +93,8 @@ async def run(arguments: argparse.Namespace) -> int:
 def _headline(found: FailureGroups, items: int) -> str:
     if not found.count:
         return f"no failures among {items:,} items"
-    what = "failed" if found.final else "failed attempts"
-    return f"{found.count:,} {what} of {items:,} items, {some(len(found.groups), 'different error')}"
+    what = f"{found.count:,} failed" if found.final else some(found.count, "failed attempt")
+    return f"{what} of {items:,} items, {some(len(found.groups), 'different error')}"
 
 
 def _show(console: Console, group: FailureGroup, example: Failure | None, full: bool) -> None:

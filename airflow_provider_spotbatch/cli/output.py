@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
+def is_terminal() -> bool:
+    """Whether somebody looks at standard output as it comes."""
+    return sys.stdout.isatty()
+
+
 def count(text: str) -> int:
     """A number of 1 or more, for argparse."""
     if not text.isdecimal() or int(text) < 1:
@@ -41,9 +46,7 @@ def count(text: str) -> int:
 def console() -> Console:
     """Standard output, in which no text is read as markup; wide enough for any table where it is no
     terminal."""
-    return Console(
-        markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH
-    )
+    return Console(markup=False, emoji=False, highlight=False, width=None if is_terminal() else FILE_WIDTH)
 
 
 def print_json(document: Any) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from airflow_provider_spotbatch.backends.base import Offer
-from airflow_provider_spotbatch.control.plan import Plan
+from airflow_provider_spotbatch.control.plan import Plan, WriteControl
 from airflow_provider_spotbatch.control.snapshot import (
     Counts,
     LaunchView,
@@ -45,6 +45,12 @@ def snapshot_from_bytes(data: bytes) -> Snapshot:
     if stored.get("format") != FORMAT:
         raise FormatMismatch(f"a tick has format {stored.get('format')!r}; this release reads {FORMAT}")
     return _decode(stored["snapshot"])
+
+
+def reasons_from_bytes(data: bytes) -> list[str]:
+    """Why a stored tick did what it did, but for the signs of life."""
+    plan = json.loads(data)["plan"]
+    return [str(reason) for kind, reason in plan["actions"] if kind != WriteControl.__name__]
 
 
 def _encode(seen: Snapshot) -> dict[str, Any]:

@@ -110,43 +110,57 @@ async def read_specification(store: Store, keyring: Keyring, generation: Generat
 
 
 async def read_summary(store: Store, documents: RunDocuments, now: float) -> RunSummary:
-    """How the run stands. ``now``: seconds since the epoch, to tell a running one from a forgotten one."""
-    run, spec, record = documents.run, documents.spec, documents.record
+    """How the run stands. ``now``: seconds since the epoch."""
+    run = documents.run
     outcome, progress, cancelled, machines = await asyncio.gather(
         read_outcome(store, documents),
         read_progress(store, run),
         store.exists(run.cancel),
         _machines(store, run),
     )
+    return summarize(documents, outcome, progress, cancelled=cancelled, machines=machines, now=now)
+
+
+def summarize(
+    documents: RunDocuments,
+    outcome: Outcome | None,
+    progress: Progress | None,
+    *,
+    cancelled: bool,
+    machines: int,
+    now: float,
+) -> RunSummary:
+    """The summary of what was read. ``now`` tells a run that is driven from one that was forgotten."""
+    spec, record = documents.spec, documents.record
     if outcome is not None:
         return RunSummary(
-            run,
-            spec.identity,
-            outcome.state,
-            outcome.items,
-            outcome.ok,
-            outcome.failed,
-            outcome.causes,
-            outcome.started,
-            outcome.ended,
-            machines,
-            outcome.cost_usd,
-            outcome.message,
+            run=documents.run,
+            identity=spec.identity,
+            state=outcome.state,
+            items=outcome.items,
+            ok=outcome.ok,
+            failed=outcome.failed,
+            causes=outcome.causes,
+            started=outcome.started,
+            ended=outcome.ended,
+            machines=machines,
+            cost_usd=outcome.cost_usd,
+            message=outcome.message,
         )
     alive = max(record.created, progress.at if progress else 0.0)
     silent = now - alive > max(SILENT_SECONDS, 4 * record.policy.poll_interval)
+    causes = progress.causes if progress else {}
     return RunSummary(
-        run,
-        spec.identity,
-        CANCELLED if cancelled else UNFINISHED if silent else RUNNING,
-        spec.items.count,
-        progress.ok if progress else 0,
-        progress.failed if progress else 0,
-        {cause: count for cause, count in (progress.causes if progress else {}).items() if count},
-        record.created,
-        None,
-        machines,
-        (progress.spent_usd if progress else 0.0) or None,
+        run=documents.run,
+        identity=spec.identity,
+        state=CANCELLED if cancelled else UNFINISHED if silent else RUNNING,
+        items=spec.items.count,
+        ok=progress.ok if progress else 0,
+        failed=progress.failed if progress else 0,
+        causes={cause: count for cause, count in causes.items() if count},
+        started=record.created,
+        machines=machines,
+        cost_usd=(progress.spent_usd if progress else 0.0) or None,
     )
 
 
