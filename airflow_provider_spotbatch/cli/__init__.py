@@ -12,8 +12,10 @@ from importlib import import_module
 
 COMMANDS = (
     "jobs",
+    "show",
     "failures",
     "logs",
+    "replay",
 )
 """Modules of this package, in the order in which the help shows them."""
 
