@@ -56,6 +56,6 @@ def _check_memory(slot: Slot, worker: WorkerProcess, now: RunningNow, used: floa
         worker.kill(
             now.item,
             MEMORY,
-            f"used {used:,.0f} MB of memory, more than its limit of {limit:,.0f} MB "
-            "(item_resources.memory_gb, with what the item's processes share counted for each)",
+            f"used more than its limit of {limit:,.0f} MB of memory (item_resources.memory_gb)\n"
+            f"It had {used:,.0f} MB, with what its processes share counted for each.",
         )

@@ -178,7 +178,7 @@ class Slot:
                 part[position] = replace(outcome, value=failure.to_bytes(), preview_out=failure.label)
 
     def _died(self, now: RunningNow, attempt: int, death: Death) -> ItemOutcome:
-        failure = Failure(_TYPES[death.cause], f"item {now.item}: {death.message}", output_tail=death.output)
+        failure = Failure(_TYPES[death.cause], death.message, output_tail=death.output)
         end = time.time()
         return ItemOutcome(
             now.item,

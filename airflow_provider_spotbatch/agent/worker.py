@@ -387,7 +387,7 @@ class Worker:
         RUNNING.pack_into(self._shared, 0, time.monotonic(), index)
         current = run
         start = time.time()
-        result, value = self._outcome(work, index, kind, payload)
+        result, value = self._outcome(work, kind, payload)
         end = time.time()
         current = None
         run.close()
@@ -397,16 +397,15 @@ class Worker:
         self._channel.write(result, value)
         RUNNING.pack_into(self._shared, 0, 0.0, NO_ITEM)
 
-    def _outcome(self, work: Work, index: int, kind: str, payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _outcome(self, work: Work, kind: str, payload: bytes) -> tuple[dict[str, Any], bytes]:
         shown = ""
-        stage = f"item {index} cannot be read on the machine: "
+        stage = "the item cannot be read on the machine: "
         try:
             item = work.decode(kind, payload)
             shown = self._preview(item, kind, payload)
             stage = ""
             value = work.call(item)
             self._leave_if_forked()
-            stage = f"item {index}: "
             stored_kind, stored = work.encode(value)
             out = self._preview(value, stored_kind, stored)
         except BaseException as error:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt

@@ -61,7 +61,8 @@ class Failure:
 
     @property
     def label(self) -> str:
-        """Type and first line of the message, at most 120 characters: failures are counted by it."""
+        """Type and first line of the message, at most 120 characters. Failures are counted by it:
+        what differs from item to item belongs into later lines."""
         return f"{self.type}: {self.message.partition(chr(10))[0]}"[:120]
 
     def to_bytes(self) -> bytes:

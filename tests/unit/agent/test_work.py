@@ -142,7 +142,6 @@ def test_a_generator_is_refused_with_the_cure(tmp_path: Path) -> None:
 
     failure = only_failure(function_job(tmp_path, generate, [1]))
     assert failure.type == "TypeError"
-    assert "item 0" in failure.message
     assert "generator, which cannot be pickled" in failure.message
     assert "list(" in failure.message
 
@@ -189,7 +188,6 @@ def test_an_unpicklable_part_of_a_result_is_named_with_its_path(tmp_path: Path) 
         return {"rows": [1, {"lock": threading.Lock()}]}
 
     failure = only_failure(function_job(tmp_path, work, [1]))
-    assert "item 0" in failure.message
     assert "result['rows'][1]['lock'] is a _thread.lock" in failure.message
 
 
