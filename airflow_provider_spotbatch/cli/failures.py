@@ -16,8 +16,8 @@ from airflow_provider_spotbatch.control.failure_groups import (
     group_failures,
     read_example,
 )
-from airflow_provider_spotbatch.control.narrate import some
 from airflow_provider_spotbatch.control.run_summary import read_documents
+from airflow_provider_spotbatch.control.wording import some
 from airflow_provider_spotbatch.job.outcome import Failure
 
 SHOWN_GROUPS = 10

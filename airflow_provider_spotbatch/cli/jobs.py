@@ -10,7 +10,7 @@ from rich.text import Text
 
 from airflow_provider_spotbatch.cli import output, place
 from airflow_provider_spotbatch.control.jobs_list import ListedJob, list_jobs
-from airflow_provider_spotbatch.control.narrate import duration
+from airflow_provider_spotbatch.control.wording import duration
 
 SHOWN = 20
 

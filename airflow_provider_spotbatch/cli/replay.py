@@ -17,8 +17,8 @@ from airflow_provider_spotbatch.agent.replay import ItemToReplay, debugger, repl
 from airflow_provider_spotbatch.cli import job_argument, output, place
 from airflow_provider_spotbatch.cli.output import moment, plain
 from airflow_provider_spotbatch.control.item_record import ItemRecord
-from airflow_provider_spotbatch.control.narrate import duration
 from airflow_provider_spotbatch.control.replay import Replay, Verdict, compare, open_replay
+from airflow_provider_spotbatch.control.wording import duration
 from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.outcome import Failure, ItemOutcome
 

@@ -17,9 +17,10 @@ from rich.text import Text
 from airflow_provider_spotbatch.cli import job_argument, output, place
 from airflow_provider_spotbatch.cli.output import dollars, moment, one_line, plain, state_text
 from airflow_provider_spotbatch.control.advice import advise, figures, use_of
-from airflow_provider_spotbatch.control.narrate import duration, rate_text, some, use_lines
+from airflow_provider_spotbatch.control.narrate import use_lines
 from airflow_provider_spotbatch.control.run_summary import RunDocuments, read_documents
 from airflow_provider_spotbatch.control.status import MachineStatus, Status, Watcher
+from airflow_provider_spotbatch.control.wording import duration, rate_text, some
 
 PAUSE_SECONDS = 1.0
 """Between two looks: agents report about as often."""

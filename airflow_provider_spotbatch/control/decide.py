@@ -30,6 +30,7 @@ from airflow_provider_spotbatch.control.sizing import (
     seconds_ahead,
 )
 from airflow_provider_spotbatch.control.snapshot import LaunchView, Machine, Retry, Snapshot, Stop
+from airflow_provider_spotbatch.control.wording import some
 from airflow_provider_spotbatch.job.chunks import FRESH, RESEND, RETRY, Batch, Chunk, ranges_of
 from airflow_provider_spotbatch.job.keys import ChunkId
 from airflow_provider_spotbatch.job.launches import LaunchRecord
@@ -126,20 +127,20 @@ def _why_stop(seen: Snapshot) -> Stop | None:
     if policy.on_item_error == "stop" and counts.failed > allowed:
         return Stop(
             "max_failures",
-            f"{counts.failed} items failed, more than max_failures allows ({allowed:g})",
+            f"{some(counts.failed, 'item')} failed, more than max_failures allows ({allowed:g})",
             drain=True,
         )
     if seen.run_age > policy.max_runtime:
         waited = _refusal_text(seen)
         return Stop(
             "max_runtime",
-            f"max_runtime ({policy.max_runtime:g} s) is over with {counts.open} items to do{waited}",
+            f"max_runtime ({policy.max_runtime:g} s) is over with {some(counts.open, 'item')} to do{waited}",
         )
     if seen.budget_usd is not None and seen.spent_usd >= seen.budget_usd:
         return Stop(
             "budget",
             f"the budget of ${seen.budget_usd:.2f} is spent (${seen.spent_usd:.2f} by our reckoning) "
-            f"with {counts.open} items to do",
+            f"with {some(counts.open, 'item')} to do",
             retryable=False,
         )
     return _boot_failures(seen)
@@ -232,7 +233,7 @@ def _losses(seen: Snapshot) -> Iterator[Action]:
                 machine.id,
                 cause,
                 machine.held,
-                f"machine {machine.id} was {cause} with {len(machine.held)} chunks in hand; they run again",
+                f"machine {machine.id} was {cause} with {some(len(machine.held), 'chunk')} in hand: sent again",
             )
 
 
@@ -311,9 +312,7 @@ def _make_room(seen: Snapshot) -> Iterator[Action]:
         while missing > 0 and spare:
             machine = spare.pop()
             missing -= machine.slots
-            yield Terminate(
-                (machine.id,), f"machine {machine.id} makes room for items that need another amount of memory"
-            )
+            yield Terminate((machine.id,), "making room for items that need another amount of memory")
 
 
 def _complete_launches(seen: Snapshot) -> Iterator[Action]:
@@ -409,13 +408,13 @@ def _split_over_machines(seen: Snapshot, missing: int, memory_class: int) -> tup
 
 def _launch_reason(seen: Snapshot, memory_class: int, slots: tuple[int, ...]) -> str:
     ended = sum(1 for machine in seen.machines if machine.ended)
-    why = f"{seen.counts.open} items to do"
+    why = f"{some(seen.counts.open, 'item')} to do"
     if ended:
-        why += f", {ended} machines have ended"
+        why += f", {some(ended, 'machine')} ended"
     more = f" with {2**memory_class} × the memory" if memory_class else ""
     name = seen.offers[memory_class][0].name
     machines = f"{len(slots)} machines of type {name}" if len(slots) > 1 else f"a machine of type {name}"
-    return f"starting {machines} with {sum(slots)} slots in all{more}: {why}"
+    return f"starting {machines} with {some(sum(slots), 'slot')} in all{more}: {why}"
 
 
 def _backoff_over(seen: Snapshot) -> bool:
@@ -447,13 +446,15 @@ def _send(seen: Snapshot) -> Iterator[Action]:
         yield Send(
             Batch(number, RETRY, chunks),
             memory_class,
-            f"{len(retries)} items run again, {len(chunks)} chunks",
+            f"{some(len(retries), 'item')} sent again in {some(len(chunks), 'chunk')}",
         )
         number += 1
     fresh = tuple(_fresh_chunks(seen, number))
     if fresh:
         items = sum(chunk.count for chunk in fresh)
-        yield Send(Batch(number, FRESH, fresh), 0, f"{items} items sent in {len(fresh)} chunks")
+        yield Send(
+            Batch(number, FRESH, fresh), 0, f"{some(items, 'item')} sent in {some(len(fresh), 'chunk')}"
+        )
 
 
 def _retry_chunks(seen: Snapshot, batch: int, memory_class: int, retries: list[Retry]) -> Iterator[Chunk]:
@@ -555,7 +556,7 @@ def _resend(seen: Snapshot, number: int) -> Iterator[Action]:
         yield Send(
             Batch(number, RESEND, tuple(chunks)),
             memory_class,
-            f"{len(chunks)} chunks seem lost by the queue: sent again",
+            f"{some(len(chunks), 'chunk')} sent again: the queue seems to have lost them",
         )
         number += 1
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from airflow_provider_spotbatch.control.advice import advise, describe_use
 from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
+from airflow_provider_spotbatch.control.wording import duration, rate_text, some
 from airflow_provider_spotbatch.job.launches import LaunchOutcome
 from airflow_provider_spotbatch.job.outcome import INTERRUPTED
 from airflow_provider_spotbatch.job.policy import Policy
@@ -151,33 +152,10 @@ def _in_full(told: ToldFailure, item_retries: int) -> str:
     lines = [head]
     if told.failure.traceback:
         lines.append(told.failure.traceback.rstrip())
-    elif told.failure.message:
+    elif not told.label.endswith(told.failure.message):
         lines.append(told.failure.message)
     tail = told.failure.output_tail.splitlines()[-OUTPUT_LINES:]
     if tail:
         lines.append("last lines of its output:")
         lines += [f"  | {line}" for line in tail]
     return "\n".join(lines)
-
-
-def some(count: int, noun: str) -> str:
-    """``1 machine``, ``2 machines``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def rate_text(per_second: float) -> str:
-    """Items per second, minute or hour, whichever gives a number to read."""
-    if per_second >= 1:
-        return f"{per_second:,.0f} items/s"
-    if per_second * 60 >= 1:
-        return f"{per_second * 60:,.0f} items/min"
-    return f"{per_second * 3600:,.1f} items/h"
-
-
-def duration(seconds: float) -> str:
-    """In words: seconds, then minutes, then hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
