@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING or "_spotbatch_worker" not in sys.modules:
     from airflow_provider_spotbatch.agent import worker
 else:  # beside the user's function, where the package may not be installed
-    import _spotbatch_worker as worker
+    worker = sys.modules["_spotbatch_worker"]
 
 
 class TerminalOutput(worker.Output):
