@@ -229,11 +229,12 @@ def _losses(seen: Snapshot) -> Iterator[Action]:
     for machine in seen.machines:
         if machine.ended and machine.held and not machine.loss_recorded:
             cause = "interrupted" if machine.interrupted else "lost"
+            held = some(len(machine.held), "chunk")
             yield RecordLoss(
                 machine.id,
                 cause,
                 machine.held,
-                f"machine {machine.id} was {cause} with {some(len(machine.held), 'chunk')} in hand: sent again",
+                f"machine {machine.id} was {cause} with {held} in hand: sent again",
             )
 
 

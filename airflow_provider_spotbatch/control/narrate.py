@@ -61,7 +61,7 @@ class Narrator:
         for label, count in self._groups.most_common(10):
             more = count - self._groups_told[label]
             if more:
-                self._say(f"  {more} more failed attempts: {label}")
+                self._say(f"  {some(more, 'more failed attempt')}: {label}")
                 self._groups_told[label] = count
 
     def _measure(self, seen: Snapshot) -> float | None:

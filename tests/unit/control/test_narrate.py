@@ -1,0 +1,72 @@
+"""The task's log, as a person reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_spotbatch.control.narrate import Narrator
+from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
+from airflow_provider_spotbatch.control.snapshot import Counts, Snapshot
+from airflow_provider_spotbatch.control.wording import duration, rate_text, some
+from airflow_provider_spotbatch.job.outcome import Failure
+from airflow_provider_spotbatch.job.policy import Policy
+
+SEEN = Snapshot(
+    now=0.0,
+    run=1,
+    run_age=1.0,
+    policy=Policy(item_retries=1),
+    concurrency=1,
+    counts=Counts(total=9, waiting=9, sent=0, retrying=0, ok=0, failed=0),
+)
+
+
+def told(*failures: Failure, cause: str = "error") -> list[str]:
+    said: list[str] = []
+    of_items = [ToldFailure(item, 1, cause, failure.label, failure) for item, failure in enumerate(failures)]
+    Narrator(said.append).tell(SEEN, of_items)
+    return said
+
+
+def test_a_short_failure_is_told_once() -> None:
+    said = told(Failure("ItemTimeout", "ran longer than item_timeout=3 s"), cause="timeout")
+    assert said[0] == "item 0 failed (timeout, attempt 1 of 2): ItemTimeout: ran longer than item_timeout=3 s"
+
+
+@pytest.mark.parametrize("message", ["too much\nIt had 366 MB.", "x" * 500], ids=["lines", "long"])
+def test_what_a_label_leaves_out_is_told(message: str) -> None:
+    assert told(Failure("OutOfMemory", message))[0].endswith(f"\n{message}")
+
+
+def test_a_traceback_and_the_last_output_are_told() -> None:
+    (line, _) = told(Failure("ValueError", "bad", "Traceback …\nValueError: bad\n", "reading\nparsing"))
+    assert line.splitlines() == [
+        "item 0 failed (error, attempt 1 of 2): ValueError: bad",
+        "Traceback …",
+        "ValueError: bad",
+        "last lines of its output:",
+        "  | reading",
+        "  | parsing",
+    ]
+
+
+def test_failures_beyond_the_first_are_counted_by_their_label() -> None:
+    said = told(*[Failure("ValueError", "bad")] * (TOLD_FAILURES + 1))
+    assert said[-1] == "  1 more failed attempt: ValueError: bad"
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (some(1, "chunk"), "1 chunk"),
+        (some(1200, "chunk"), "1,200 chunks"),
+        (rate_text(12.4), "12 items/s"),
+        (rate_text(1 / 60), "1 item/min"),
+        (rate_text(0.005), "18.0 items/h"),
+        (duration(60), "60 s"),
+        (duration(600), "10 min"),
+        (duration(7200), "2.0 h"),
+    ],
+)
+def test_numbers_in_words(shown: str, expected: str) -> None:
+    assert shown == expected
