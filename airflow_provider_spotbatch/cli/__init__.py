@@ -16,6 +16,10 @@ COMMANDS = (
     "failures",
     "logs",
     "replay",
+    "cancel",
+    "sweep",
+    "check",
+    "clean",
 )
 """Modules of this package, in the order in which the help shows them."""
 

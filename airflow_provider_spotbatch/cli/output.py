@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -61,6 +61,11 @@ def error(message: str) -> None:
 def note(message: str) -> None:
     """What the reader should know, apart from what was asked for: on standard error."""
     _to_stderr(f"note: {message}")
+
+
+def sayer(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Tells what a command does as it does it: on standard output, beside JSON on standard error."""
+    return note if arguments.json else lambda line: console().print(plain(line), soft_wrap=True)
 
 
 def _to_stderr(message: str) -> None:

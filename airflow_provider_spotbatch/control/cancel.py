@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable
 
 from airflow_provider_spotbatch.backends.base import Fleet
+from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.control.closing import is_closed
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
 from airflow_provider_spotbatch.job.errors import Refusal, StoreUnavailable, Throttled
-from airflow_provider_spotbatch.job.keys import Run, launch_entry
+from airflow_provider_spotbatch.job.keys import Generation, Run, job_prefix, launch_entry
 from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
 
 PAUSE_SECONDS = 0.5
@@ -18,13 +20,15 @@ PAUSE_SECONDS = 0.5
 Say = Callable[[str], None]
 
 
-async def cancel(site: Site, run: Run, reason: str, say: Say, *, deadline: float = 90.0) -> bool:
+async def cancel(
+    site: Site, run: Run, reason: str, say: Say, *, deadline: float = 90.0, retryable: bool = True
+) -> bool:
     """End the run's machines and see them gone, within ``deadline`` seconds; True once seen.
 
     Harmless when repeated, and for a run that is over. Nothing can be launched for it afterwards.
+    ``retryable`` False: a task that waits for the run fails for good, and Airflow does not retry it.
     """
-    body = {"format": 1, "reason": reason, "at": site.wall_clock()}
-    if await site.store.create(run.cancel, json.dumps(body).encode()):
+    if await write_cancel(site.store, run, reason, site.wall_clock(), retryable=retryable):
         say(f"cancelling run {run.tag}: {reason}")
     spec, record = await read_spec(site, run.generation), await read_run(site, run)
     if spec is None or record is None:
@@ -32,6 +36,34 @@ async def cancel(site: Site, run: Run, reason: str, say: Say, *, deadline: float
     await close_launches(site, run)
     fleet = site.backend.fleet(run, await boot_for(site, run, spec, record))
     return await end_machines(site, run, fleet, say, deadline=deadline)
+
+
+async def write_cancel(store: Store, run: Run, reason: str, now: float, *, retryable: bool) -> bool:
+    """Tell the run's machines and its controller to end; False where that was told before.
+
+    Machines look for it every 10 s and end by themselves.
+    """
+    body = {"format": 1, "reason": reason, "at": now, "retryable": retryable}
+    return await store.create(run.cancel, json.dumps(body).encode())
+
+
+async def allows_retry(store: Store, run: Run) -> bool:
+    """Whether Airflow may retry the task of a cancelled run."""
+    data = await store.read(run.cancel)
+    return data is None or bool(json.loads(data).get("retryable", True))
+
+
+async def unfinished_runs(store: Store, job: str) -> list[Run]:
+    """The runs of the job that have begun and have no outcome, in order."""
+    found = []
+    for folder in await store.list_folders(job_prefix(job)):
+        generation = Generation(job, int(folder.rsplit("/", 1)[1]))
+        for own in await store.list_folders(generation.runs):
+            run = Run(generation, int(own.rsplit("/", 1)[1]))
+            begun = await store.exists(run.run) and not await is_closed(store, run)
+            if begun and not await store.exists(run.outcome):
+                found.append(run)
+    return found
 
 
 async def close_launches(site: Site, run: Run) -> None:

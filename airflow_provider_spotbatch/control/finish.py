@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_provider_spotbatch.control.advice import use_of
-from airflow_provider_spotbatch.control.cancel import close_launches, end_machines
+from airflow_provider_spotbatch.control.cancel import allows_retry, close_launches, end_machines
 from airflow_provider_spotbatch.control.controller import Controller
 from airflow_provider_spotbatch.control.narrate import use_lines
 from airflow_provider_spotbatch.control.observe import AT_ONCE, Observer
@@ -41,6 +41,8 @@ async def finish(site: Site, run: Run, say: Callable[[str], None]) -> Outcome:
     seen = await take_everything(observer)
     await _write_index(site, run, observer)
     outcome = _outcome(observer, seen)
+    if outcome.state == CANCELLED:
+        outcome = replace(outcome, retryable=await allows_retry(site.store, run))
     if not gone:
         left = ", ".join(machine.id for machine in seen.machines if not machine.gone)
         outcome = replace(
