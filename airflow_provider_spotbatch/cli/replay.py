@@ -63,6 +63,8 @@ async def run(arguments: argparse.Namespace) -> int:
         _show_record(replay)
     for difference in replay.differences:
         output.note(difference)
+    if replay.spec.environment.packages:
+        output.note(f"preparing an environment with {len(replay.spec.environment.packages)} packages")
     with tempfile.TemporaryDirectory(prefix="spotbatch-replay-") as folder, _interrupts(arguments.pdb):
         orders = ItemToReplay(
             item=replay.item,
@@ -81,7 +83,9 @@ async def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json(_to_json(outcome, verdict))
     else:
-        _show_outcome(outcome, verdict, debugged=arguments.pdb)
+        _show_outcome(outcome, verdict)
+    if verdict.failure is not None and verdict.failure.type == "bdb.BdbQuit" and not arguments.pdb:
+        output.note("the function stops at a breakpoint, where nobody answers: use --pdb")
     return 0 if verdict.ok else 1
 
 
@@ -131,7 +135,7 @@ def _record_lines(recorded: ItemRecord) -> Iterator[str]:
     yield from (f"  {line}" for line in lines[-_TRACEBACK_LINES:])
 
 
-def _show_outcome(outcome: ItemOutcome, verdict: Verdict, *, debugged: bool) -> None:
+def _show_outcome(outcome: ItemOutcome, verdict: Verdict) -> None:
     say = output.console().print
     say("")
     took = _seconds(outcome.end - outcome.start)
@@ -140,8 +144,7 @@ def _show_outcome(outcome: ItemOutcome, verdict: Verdict, *, debugged: bool) -> 
         say(f"succeeded here after {took}: {plain(outcome.preview_out)}", style="green")
     else:
         say(f"failed here after {took}: {outcome.cause}, {plain(failure.label)}", style="red")
-        if not debugged:  # the debugger has shown it
-            say(plain(failure.traceback or failure.message).rstrip())
+        say(plain(failure.traceback or failure.message).rstrip())
     say(plain(verdict.message))
 
 

@@ -94,11 +94,12 @@ async def open_replay(store: Store, keyring: Keyring, run: Run, item: int) -> Re
         item=item,
         documents=documents,
         recorded=await read_item_record(store, documents.signer, run, item),
-        differences=_differences(documents.spec, documents.record, os.environ.keys()),
+        differences=differences(documents.spec, documents.record, os.environ.keys()),
     )
 
 
-def _differences(spec: Spec, record: RunRecord, variables: Collection[str]) -> tuple[str, ...]:
+def differences(spec: Spec, record: RunRecord, variables: Collection[str]) -> tuple[str, ...]:
+    """In what this machine differs from the job's. ``variables``: the environment variables set here."""
     environment = spec.environment
     found = []
     if environment.python and environment.python != CURRENT_PYTHON:

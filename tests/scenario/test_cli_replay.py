@@ -23,7 +23,7 @@ from airflow_provider_spotbatch.backends.store import open_store
 from airflow_provider_spotbatch.cli import main
 from airflow_provider_spotbatch.control.submit import JobRequest
 from airflow_provider_spotbatch.environment.packing import Packing
-from airflow_provider_spotbatch.job.keys import Generation, blob
+from airflow_provider_spotbatch.job.keys import Generation, Run, blob
 from airflow_provider_spotbatch.job.policy import Policy
 from tests.support.jobs import PATIENCE, processes_with
 from tests.support.runs import Site, drive, site_in
@@ -281,6 +281,22 @@ def test_checkpoints_are_loaded_from_the_store_and_saved_aside(shop: Shop, repla
 def test_the_environment_goes_with_the_item(replay: Any, work: Work) -> None:
     document = in_json(replay(work.job, SURROUNDINGS, "--json"))
     assert document["result"] == f"['red', 'as submitted', {SURROUNDINGS}]"
+
+
+def test_before_the_end_of_a_run_its_results_are_the_record(replay: Any, shop: Shop, work: Work) -> None:
+    index = shop.site.root / "store" / Run(Generation(work.job, 1), 1).index
+    index.rename(f"{index}.hidden")
+    codes = [replay(work.job, item)[:2] for item in (FINE, BAD)]
+    Path(f"{index}.hidden").rename(index)
+    assert [code for code, _ in codes] == [0, 1]
+    assert "on record: ok in attempt 1" in codes[0][1]
+    assert "It failed in the same way." in codes[1][1]
+
+
+def test_a_breakpoint_without_pdb_names_the_option(replay: Any, work: Work) -> None:
+    code, _, error = replay(work.job, PAUSED)
+    assert code == 1
+    assert "use --pdb" in error
 
 
 def test_a_worker_that_dies_is_told(replay: Any, work: Work) -> None:
