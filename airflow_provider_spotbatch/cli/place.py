@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import stat
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,10 +86,14 @@ def read_connection(conn_id: str) -> Settings:
 
 @contextmanager
 def _as_airflows_command_line() -> Iterator[None]:
+    """May ask Airflow's database, and hears nothing of what Airflow says to its own developers."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     before = os.environ.get(_CONTEXT)
     os.environ[_CONTEXT] = "server"
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         if before is None:
             del os.environ[_CONTEXT]
