@@ -4,14 +4,15 @@
 ``load`` gives, on whatever machine, what was saved last. A step here is a tenth of a second; save every few
 minutes of work, and at once when ``item_context.interrupted`` is set: then the machine has seconds left.
 
-See it happen on your own machine, in front of a connection that interrupts its machines::
+See it happen on your own machine, with a connection that rehearses: here the first of two machines gets
+its notice after 3 seconds, and is gone a second later::
 
     export AIRFLOW_CONN_SPOTBATCH_DEFAULT='{"conn_type": "spotbatch", "extra": {"instances": 2, "rehearse":
-        [{"after": 4, "how": "notice", "machine": 0}, {"after": 6, "how": "vanish", "machine": 1}]}}'
+        [{"after": 3, "how": "notice", "machine": 0}, {"after": 4, "how": "vanish", "machine": 0}]}}'
     airflow dags test checkpoints
 
-The task's log tells which machines were interrupted and what replaced them, the report how much was
-taken over. Your own work: keep in ``state`` whatever it needs to go on, such as the weights of a model.
+The task's log tells which machine was interrupted and what replaced it, the report how much was taken
+over. Your own work: keep in ``state`` whatever it needs to go on, such as the weights of a model.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ def points_inside(seed: int, step: int) -> int:
 
 
 @task.spot_map(item_resources=Resources(cpus=1, memory_gb=0.25))
-def estimate_pi(seed: int, *, steps: str) -> dict[str, Any]:
+def estimate_pi(seed: int, *, params: dict[str, Any]) -> dict[str, Any]:
     """One long computation, in steps. Runs on whatever machine the connection leads to."""
     saved = item_context.checkpoint.load()
     state = json.loads(saved) if saved else {"step": 0, "inside": 0}
     taken_over = state["step"]
     print(f"going on at step {taken_over}" if saved else "starting")
     noticed = False
-    while state["step"] < int(steps):
+    while state["step"] < params["steps"]:
         state["inside"] += points_inside(seed, state["step"])
         state["step"] += 1
         time.sleep(0.1)  # a step of real work takes longer
@@ -61,6 +62,11 @@ def estimate_pi(seed: int, *, steps: str) -> dict[str, Any]:
 
 
 @task
+def list_seeds(params: dict[str, Any]) -> list[int]:
+    return list(params["seeds"])
+
+
+@task
 def report(results: Any) -> list[dict[str, Any]]:
     estimates = list(results)
     for one in estimates:
@@ -71,11 +77,7 @@ def report(results: Any) -> list[dict[str, Any]]:
 
 @dag(schedule=None, catchup=False, tags=["example"], params={"steps": 60, "seeds": [1, 2]})
 def checkpoints() -> None:
-    @task
-    def list_seeds(params: dict[str, Any]) -> list[int]:
-        return list(params["seeds"])
-
-    report(estimate_pi(list_seeds(), steps="{{ params.steps }}"))
+    report(estimate_pi(list_seeds()))
 
 
 checkpoints()

@@ -39,7 +39,7 @@ def sort_out(parsed: Any) -> dict[str, Any]:
     return {"usd": sum(record["usd"] for record in good), "broken": [f.item for f in parsed.failures]}
 
 
-@task.spot_map(item_retries=2, max_failures=0.1)
+@task.spot_map(item_retries=1, max_failures=0.1)
 def fetch(page: int) -> str:
     """Every page times out at first, and the last is gone."""
     if page == 9:

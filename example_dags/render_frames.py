@@ -52,9 +52,9 @@ BEGIN {
 
 
 @task
-def list_frames(folder: str, frames: int) -> list[int]:
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return list(range(int(frames)))
+def list_frames(params: dict[str, Any]) -> list[int]:
+    Path(params["folder"]).mkdir(parents=True, exist_ok=True)
+    return list(range(params["frames"]))
 
 
 @task
@@ -89,7 +89,7 @@ def render_frames() -> None:
         task_id="render",
         # The item is an argument of its own: put into the text of the script it could be read as code.
         command=["sh", "-euc", SCRIPT, "render", "{item}", PICTURE],
-        items=list_frames(FOLDER, "{{ params.frames }}"),
+        items=list_frames(),
         environment=Environment(env={"FRAMES": FOLDER}),
         item_resources=Resources(cpus=1, memory_gb=0.5),
         item_timeout=300,

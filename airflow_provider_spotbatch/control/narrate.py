@@ -139,7 +139,9 @@ def awaited(
         refusal = last_launch.refusals[-1]
         return f"waiting for machines: {refusal.message} {refusal.remedy}".rstrip()
     if next_due is not None and counts.retrying == counts.open:
-        return f"waiting {next_due:.0f} s before failed items run again"
+        return f"waiting {max(1, round(next_due))} s before failed items run again"
+    if not any(m.held for m in machines if not m.ended) and any(m.held for m in machines if m.ended):
+        return "waiting for the queue to give back what lost machines had in hand"
     return ""
 
 

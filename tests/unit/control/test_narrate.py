@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from airflow_provider_spotbatch.control.narrate import Narrator
+from airflow_provider_spotbatch.control.narrate import Narrator, awaited
 from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
-from airflow_provider_spotbatch.control.snapshot import Counts, Snapshot
+from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
 from airflow_provider_spotbatch.control.wording import duration, rate_text, some
 from airflow_provider_spotbatch.job.outcome import Failure
 from airflow_provider_spotbatch.job.policy import Policy
@@ -53,6 +55,16 @@ def test_a_traceback_and_the_last_output_are_told() -> None:
 def test_failures_beyond_the_first_are_counted_by_their_label() -> None:
     said = told(*[Failure("ValueError", "bad")] * (TOLD_FAILURES + 1))
     assert said[-1] == "  1 more failed attempt: ValueError: bad"
+
+
+def test_items_that_a_lost_machine_had_in_hand_are_said_to_be_awaited() -> None:
+    counts = replace(SEEN.counts, waiting=0, sent=9)
+    lost = Machine("m1", 1, 0, 1, "terminated", "running", held=("chunk",))
+    idle = Machine("m2", 1, 0, 1, "running", "running")
+    busy = replace(idle, held=("another",))
+    assert "give back what lost machines had" in awaited(counts, [lost, idle], None, None)
+    assert awaited(counts, [lost, busy], None, None) == ""
+    assert awaited(counts, [idle], None, None) == ""
 
 
 @pytest.mark.parametrize(
