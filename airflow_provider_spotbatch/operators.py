@@ -33,6 +33,7 @@ from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.keys import Generation, Run
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import SUCCEEDED
+from airflow_provider_spotbatch.metrics import airflow_metrics
 from airflow_provider_spotbatch.results import MapResult
 from airflow_provider_spotbatch.signature import check_parameters, context_values, item_parameter
 from airflow_provider_spotbatch.triggers import ELSEWHERE, ERROR, OWNER_KEY, SpotMapTrigger
@@ -168,7 +169,7 @@ class SpotMapOperator(BaseOperator):
         settings = SpotBatchHook(self.conn_id).settings_for(policy, self._warn)
         if policy.budget_usd is None:
             policy = dataclasses.replace(policy, budget_usd=settings.budget_usd)
-        worker = self._worker = Worker(settings, self._say)
+        worker = self._worker = Worker(settings, self._say, metrics=airflow_metrics())
         with _without_retries():
             submitted = worker.submit(self._request(context, policy))
         if submitted.outcome is not None:
@@ -383,7 +384,8 @@ class SpotMapOperator(BaseOperator):
 
     def _resumed(self, ids: Mapping[str, Any]) -> Worker:
         """The worker's hold on the run that an event or XCom names."""
-        self._worker = Worker(SpotBatchHook(self.conn_id).get_settings(), self._say, _run_of(ids))
+        settings = SpotBatchHook(self.conn_id).get_settings()
+        self._worker = Worker(settings, self._say, _run_of(ids), airflow_metrics())
         return self._worker
 
     def _result(self, outcome: Outcome) -> Any:

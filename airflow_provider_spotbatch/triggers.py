@@ -101,13 +101,14 @@ class SpotMapTrigger(BaseTrigger):
             await asyncio.to_thread(_import_control)
             from airflow_provider_spotbatch.control.controller import Controller
             from airflow_provider_spotbatch.control.drive import drive
+            from airflow_provider_spotbatch.metrics import airflow_metrics
 
             site = await _to_its_end(self._open_site())
             if self.elsewhere is not None:
                 here = await asyncio.to_thread(site.backend.continues_elsewhere)
                 if here != self.elsewhere:
                     return {"state": ELSEWHERE}
-            await drive(Controller(site, self.of_run, self._say), self._say)
+            await drive(Controller(site, self.of_run, self._say, airflow_metrics()), self._say)
         except Exception as error:  # noqa: BLE001 - whatever it was, the worker must end the run
             return {"state": ERROR, "message": f"{type(error).__name__}: {error}"}
         return {"state": OVER}
@@ -192,7 +193,8 @@ def _import_control() -> None:
     import airflow_provider_spotbatch.control.controller
     import airflow_provider_spotbatch.control.drive
     import airflow_provider_spotbatch.control.site
-    import airflow_provider_spotbatch.hooks  # noqa: F401
+    import airflow_provider_spotbatch.hooks
+    import airflow_provider_spotbatch.metrics  # noqa: F401
 
 
 def _detach(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_spotbatch.backends import open_backend
+from airflow_provider_spotbatch.control.metrics import SILENT
 from airflow_provider_spotbatch.job.errors import JobFailed
 
 if TYPE_CHECKING:
     from airflow_provider_spotbatch.backends.base import Backend
     from airflow_provider_spotbatch.backends.settings import Settings
+    from airflow_provider_spotbatch.control.metrics import Metrics
     from airflow_provider_spotbatch.control.site import Site
     from airflow_provider_spotbatch.control.submit import JobRequest, Submitted
     from airflow_provider_spotbatch.job.keys import Run
@@ -30,9 +32,16 @@ T = TypeVar("T")
 class Worker:
     """One task process's hold on a run. ``say`` writes a line to the task's log."""
 
-    def __init__(self, settings: Settings, say: Callable[[str], None], run: Run | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        run: Run | None = None,
+        metrics: Metrics = SILENT,
+    ) -> None:
         self._settings = settings
         self._say = say
+        self._metrics = metrics
         self.run = run
         self._killed = False
         self._stop: Callable[[], Any] | None = None
@@ -41,7 +50,7 @@ class Worker:
         """Write the job's specification and its run; what is already finished comes back as outcome."""
         from airflow_provider_spotbatch.control.submit import submit
 
-        submitted = self._in_loop(lambda site: submit(site, request, self._say))
+        submitted = self._in_loop(lambda site: submit(site, request, self._say, self._metrics))
         self.run = submitted.run
         return submitted
 
@@ -50,7 +59,14 @@ class Worker:
         from airflow_provider_spotbatch.control.controller import Controller
 
         run = self._own_run
-        return self._in_loop(lambda site: Controller(site, run, self._say).tick()).over
+
+        async def tick(site: Site) -> bool:
+            controller = Controller(site, run, self._say, self._metrics)
+            turn = await controller.tick()
+            controller.leave()
+            return turn.over
+
+        return self._in_loop(tick)
 
     def drive(self) -> None:
         """Drive the run to its end in this process."""
@@ -58,14 +74,14 @@ class Worker:
         from airflow_provider_spotbatch.control.drive import drive
 
         run = self._own_run
-        self._in_loop(lambda site: drive(Controller(site, run, self._say), self._say))
+        self._in_loop(lambda site: drive(Controller(site, run, self._say, self._metrics), self._say))
 
     def finish(self) -> Outcome:
         """Write the run's index and outcome."""
         from airflow_provider_spotbatch.control.finish import finish
 
         run = self._own_run
-        return self._in_loop(lambda site: finish(site, run, self._say))
+        return self._in_loop(lambda site: finish(site, run, self._say, self._metrics))
 
     def end(self, reason: str) -> None:
         """End the run's machines, and say so if they were not seen gone."""
@@ -134,6 +150,7 @@ class Worker:
             raise JobFailed("the task was killed; the machines of its run were told to end") from None
         finally:
             self._stop = None
+            self._metrics.flush()  # Airflow ends the process by itself, after which nothing is sent
 
     async def _open_site(self) -> Site:
         from airflow_provider_spotbatch.control.site import open_site

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_spotbatch.backends.base import Fleet, Queue
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
+from airflow_provider_spotbatch.control.metrics import RunMetrics
 from airflow_provider_spotbatch.control.observe import Observer
 from airflow_provider_spotbatch.control.plan import (
     Action,
@@ -26,7 +27,7 @@ from airflow_provider_spotbatch.control.plan import (
     WriteControl,
 )
 from airflow_provider_spotbatch.control.site import Site
-from airflow_provider_spotbatch.job.chunks import RESEND, Batch, to_message
+from airflow_provider_spotbatch.job.chunks import RESEND, RETRY, Batch, to_message
 from airflow_provider_spotbatch.job.control import Control
 from airflow_provider_spotbatch.job.errors import QueueGone, Refusal
 from airflow_provider_spotbatch.job.keys import Run
@@ -49,6 +50,7 @@ class Actor:
     fleet: Fleet
     observer: Observer
     say: Callable[[str], None]
+    metrics: RunMetrics
 
     def __post_init__(self) -> None:
         self._queues: dict[int, Queue] = {}
@@ -110,6 +112,7 @@ class Actor:
             "at": self.site.wall_clock(),
         }
         await self._create(self.run.loss(action.instance), json.dumps(body).encode())
+        self.metrics.lost(action.cause)
 
     async def _close_chunk(self, action: CloseChunk) -> None:
         self.say(action.reason)
@@ -143,6 +146,7 @@ class Actor:
         outcome = await self._ask_fleet(record)
         if not await self.site.store.create(self.run.launch_result(record.number), outcome.to_bytes()):
             raise Void
+        self.metrics.launched(outcome)
         for refusal in outcome.refusals:
             told = f"launch {record.number} was refused ({refusal.kind}): {refusal.message} {refusal.remedy}"
             self.say(told.rstrip())
@@ -179,6 +183,8 @@ class Actor:
                 raise Void  # its number stays free, and those after it were to follow
         self.say(action.reason)
         await self._create(self.run.batch(batch.number), batch.to_bytes())
+        if batch.kind == RETRY:
+            self.metrics.retried(sum(chunk.count for chunk in batch.chunks))
         try:
             await self.queue(action.memory_class).send([to_message(chunk) for chunk in batch.chunks])
         except QueueGone:
@@ -202,6 +208,10 @@ class Actor:
         control = Control(self._beat, action.report_every, action.spend_for, action.drain)
         await self.site.store.write(self.run.control, control.to_bytes())
         self.observer.control_at = self.site.clock()
+        await self.write_progress()
+
+    async def write_progress(self) -> None:
+        """Tell how far the run is: to lists, and to the process that drives it next."""
         await self.site.store.write(self.run.progress, self._progress())
 
     def _progress(self) -> bytes:

@@ -7,12 +7,14 @@ import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.control.act import Actor
 from airflow_provider_spotbatch.control.carry import carry_index
 from airflow_provider_spotbatch.control.decide import decide
 from airflow_provider_spotbatch.control.history import tick_to_bytes
+from airflow_provider_spotbatch.control.metrics import SILENT, Metrics, RunMetrics, Tally
 from airflow_provider_spotbatch.control.narrate import Narrator
 from airflow_provider_spotbatch.control.observe import Observer
 from airflow_provider_spotbatch.control.plan import Plan
@@ -23,6 +25,7 @@ from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.run_outcome import Outcome
 from airflow_provider_spotbatch.job.run_record import RunRecord
+from airflow_provider_spotbatch.job.spec import Spec
 
 MEMORY_CLASSES = 8
 """Doublings of memory that are tried at most: 256 times what was asked for."""
@@ -51,15 +54,18 @@ class Controller:
         site: Site,
         run: Run,
         say: Callable[[str], None],
+        metrics: Metrics = SILENT,
         *,
         random: Callable[[], float] = random.random,
     ) -> None:
         self._site = site
         self._run = run
         self._say = say
+        self._collector = metrics
         self._random = random
         self._observer: Observer | None = None
         self._actor: Actor | None = None
+        self._metrics: RunMetrics | None = None
         self._narrator = Narrator(say)
         self._history_at: float | None = None
 
@@ -67,6 +73,11 @@ class Controller:
     def observer(self) -> Observer:
         assert self._observer is not None, "open() first"
         return self._observer
+
+    @property
+    def metrics(self) -> RunMetrics:
+        assert self._metrics is not None, "open() first"
+        return self._metrics
 
     async def open(self) -> Observer:
         """Read what is fixed for the run: its specification, its policy, what an earlier run finished."""
@@ -80,6 +91,7 @@ class Controller:
                 f"run {run.tag} is not in the store {site.store.uri}: "
                 "was it cleaned up while the task waited?"
             )
+        progress = await _progress_of(site, run)
         fleet = site.backend.fleet(run, await boot_for(site, run, spec, record))
         observer = Observer(
             site,
@@ -91,19 +103,42 @@ class Controller:
             self._random,
             await _store_ahead(site, run),
             spent_before=await _spent_before(site, run),
-            spent_told=await _spent_told(site, run),
+            spent_told=_spent_by(progress),
         )
         if record.previous is not None:
             await carry_index(site, Run(run.generation, record.previous), observer.ledger)
-        self._actor = Actor(site, run, fleet, observer, self._say)
+        carried = observer.ledger.counts.ok
+        self._metrics = RunMetrics(
+            self._collector,
+            run.tag,
+            _tags(site, spec),
+            Tally.of_progress(progress, carried, observer.spent_before),
+        )
+        self._actor = Actor(site, run, fleet, observer, self._say, self._metrics)
         self._observer = observer
         return observer
 
     async def tick(self) -> Turn:
         """Look, decide, act, once."""
         observer = await self.open()
+        began = self._site.clock()
+        try:
+            turn = await self._turn(observer)
+        except Exception:
+            self.metrics.tick_failed()
+            raise
+        self.metrics.ticked(self._site.clock() - began)
+        return turn
+
+    def leave(self) -> None:
+        """This process drives the run no longer, whether or not it is over."""
+        if self._metrics is not None:
+            self._metrics.leave()
+
+    async def _turn(self, observer: Observer) -> Turn:
         assert self._actor is not None
         seen = await observer.look()
+        self.metrics.looked(seen, observer.ledger.causes)
         decided_at = self._site.clock()
         plan = await work_out(_entries(seen), lambda: decide(seen))
         failures = list(observer.failures)
@@ -113,6 +148,8 @@ class Controller:
         await self._keep_history(seen, plan)
         if not carried_out:
             return Turn(over=False, pause=seen.tick_seconds)
+        if plan.over:
+            await self._actor.write_progress()  # whoever finishes counts on from there
         return Turn(plan.over, plan.pause, plan.stuck)
 
     async def _keep_history(self, seen: Snapshot, plan: Plan) -> None:
@@ -165,11 +202,25 @@ async def _spent_before(site: Site, run: Run) -> float:
         if data is not None:  # each run's figure includes those before it
             outcome = Outcome.from_bytes(site.signer(run.generation), number, data)
             spent = max(spent, outcome.cost_usd or 0.0)
-        spent = max(spent, await _spent_told(site, earlier))
+        spent = max(spent, _spent_by(await _progress_of(site, earlier)))
     return spent
 
 
-async def _spent_told(site: Site, run: Run) -> float:
-    """Dollars up to the last ``progress.json`` of a run, as its controllers reckoned them."""
+async def _progress_of(site: Site, run: Run) -> dict[str, Any] | None:
+    """The last account that a controller of the run gave, None if there is none."""
     data = await site.store.read(run.progress)
-    return float(json.loads(data)["spent_usd"]) if data is not None else 0.0
+    return json.loads(data) if data is not None else None
+
+
+def _spent_by(progress: dict[str, Any] | None) -> float:
+    """Dollars up to the last account of a run, as its controllers reckoned them."""
+    return float(progress["spent_usd"]) if progress is not None else 0.0
+
+
+def _tags(site: Site, spec: Spec) -> dict[str, str]:
+    """What tells the run's metrics from others': few values each, so no ids of runs or machines."""
+    return {
+        **{name: str(spec.identity[name]) for name in ("dag_id", "task_id") if name in spec.identity},
+        "conn_id": site.settings.conn_id,
+        "backend": site.backend.name,
+    }

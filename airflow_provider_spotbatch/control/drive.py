@@ -29,6 +29,15 @@ async def drive(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Tick until the run is over. Raises the last error when too many ticks failed."""
+    try:
+        await _tick_until_over(controller, say, sleep)
+    finally:
+        controller.leave()
+
+
+async def _tick_until_over(
+    controller: Controller, say: Callable[[str], None], sleep: Callable[[float], Awaitable[None]]
+) -> None:
     failed = 0
     while True:
         try:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from airflow_provider_spotbatch.control.advice import use_of
 from airflow_provider_spotbatch.control.cancel import allows_retry, close_launches, end_machines
 from airflow_provider_spotbatch.control.controller import Controller
+from airflow_provider_spotbatch.control.metrics import SILENT, Metrics
 from airflow_provider_spotbatch.control.narrate import use_lines
 from airflow_provider_spotbatch.control.observe import AT_ONCE, Observer
 from airflow_provider_spotbatch.control.site import Site
@@ -26,7 +27,7 @@ GONE_SECONDS = 900.0
 SHOWN_GROUPS = 3
 
 
-async def finish(site: Site, run: Run, say: Callable[[str], None]) -> Outcome:
+async def finish(site: Site, run: Run, say: Callable[[str], None], metrics: Metrics = SILENT) -> Outcome:
     """Write the run's index and outcome and remove its queues; the outcome that stands.
 
     Safe to repeat and to run twice at once. Ends machines that are left.
@@ -35,7 +36,8 @@ async def finish(site: Site, run: Run, say: Callable[[str], None]) -> Outcome:
     stored = await site.store.read(run.outcome)
     if stored is not None:
         return await asyncio.to_thread(Outcome.from_bytes, signer, run.number, stored)
-    observer = await Controller(site, run, say).open()
+    controller = Controller(site, run, say, metrics)
+    observer = await controller.open()
     await close_launches(site, run)
     gone = await end_machines(site, run, observer.fleet, say, deadline=GONE_SECONDS)
     seen = await take_everything(observer)
@@ -52,12 +54,14 @@ async def finish(site: Site, run: Run, say: Callable[[str], None]) -> Outcome:
         )
     for memory_class in observer.offers:
         await site.backend.queue(run, memory_class).delete()
-    await _tell_use(observer, say)
+    if outcome.state != CANCELLED:
+        await _tell_use(observer, say)
     # Last, since whoever finds an outcome has nothing left to do.
     if not await site.store.create(run.outcome, outcome.to_bytes(signer)):
         stored = await site.store.read(run.outcome)
         assert stored is not None
-        outcome = Outcome.from_bytes(signer, run.number, stored)
+        return await asyncio.to_thread(Outcome.from_bytes, signer, run.number, stored)
+    controller.metrics.finished(outcome)
     return outcome
 
 

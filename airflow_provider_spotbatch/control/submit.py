@@ -21,6 +21,7 @@ from airflow_provider_spotbatch.control.cancel import cancel
 from airflow_provider_spotbatch.control.closing import is_closed, last_generation
 from airflow_provider_spotbatch.control.find_run import latest_run
 from airflow_provider_spotbatch.control.finish import finish, outcome_of
+from airflow_provider_spotbatch.control.metrics import SILENT, Metrics
 from airflow_provider_spotbatch.control.site import Site, read_run, read_spec
 from airflow_provider_spotbatch.environment.packing import Packed, Packing
 from airflow_provider_spotbatch.items import iterate_items
@@ -83,7 +84,7 @@ class Submitted:
     outcome: Outcome | None = None
 
 
-async def submit(site: Site, request: JobRequest, say: Say) -> Submitted:
+async def submit(site: Site, request: JobRequest, say: Say, metrics: Metrics = SILENT) -> Submitted:
     """Store the job and its run, or find what an earlier try left of it.
 
     Raises InvalidInput for anything wrong with the request, before anything is launched.
@@ -106,7 +107,7 @@ async def submit(site: Site, request: JobRequest, say: Say) -> Submitted:
     _tell_packed(packed, say)
     fingerprint = _fingerprint(packed, digest)
     if earlier is not None:
-        reused = await _resume(site, earlier, request, fingerprint, say)
+        reused = await _resume(site, earlier, request, fingerprint, say, metrics)
         if reused is not None:
             await _drop_items(site.store, generation, table)
             return reused
@@ -162,14 +163,14 @@ async def _same_try(site: Site, run: Run, request: JobRequest) -> Outcome | None
 
 
 async def _resume(
-    site: Site, earlier: Run, request: JobRequest, fingerprint: str | None, say: Say
+    site: Site, earlier: Run, request: JobRequest, fingerprint: str | None, say: Say, metrics: Metrics
 ) -> Submitted | None:
     """Go on with the earlier generation where ``reuse`` and the fingerprint allow; its runs end first."""
     spec = await read_spec(site, earlier.generation)
     outcome = await outcome_of(site, earlier) if earlier.number else None
     unfinished = outcome is None
     if unfinished:
-        await _end_runs(site, earlier, say)
+        await _end_runs(site, earlier, say, metrics)
         outcome = await outcome_of(site, earlier) if earlier.number else None
     reuse = request.policy.reuse
     if reuse == "never" or spec is None:
@@ -199,7 +200,7 @@ async def _resume(
     return Submitted(run=run)
 
 
-async def _end_runs(site: Site, last: Run, say: Say) -> None:
+async def _end_runs(site: Site, last: Run, say: Say, metrics: Metrics) -> None:
     """Cancel every run that has no outcome, see its machines gone, and write its index."""
     for number in range(1, last.number + 1):
         run = Run(last.generation, number)
@@ -210,7 +211,7 @@ async def _end_runs(site: Site, last: Run, say: Say) -> None:
                 f"machines of run {run.tag} could not be seen gone: nothing new is started beside them. "
                 "They end by their own limits; retry the task later"
             )
-        await finish(site, run, say)
+        await finish(site, run, say, metrics)
 
 
 async def _begin_run(site: Site, run: Run, request: JobRequest, items: int, *, previous: int | None) -> Run:

@@ -8,11 +8,14 @@ from typing import Any
 from airflow_provider_spotbatch.control.act import Actor
 from airflow_provider_spotbatch.control.controller import Controller
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS, decide
+from airflow_provider_spotbatch.control.metrics import SILENT, RunMetrics, Tally
 from airflow_provider_spotbatch.control.observe import Observer
 from airflow_provider_spotbatch.control.plan import Plan, WriteControl
 from airflow_provider_spotbatch.job.keys import Run
 from tests.property.scripted import GONE, Script
 from tests.property.simulation import Simulation
+
+UNCOUNTED = RunMetrics(SILENT, "", {}, Tally())
 
 OWN = ("/control.json", "/progress.json", "/drivers/", "/history/")
 """What each controller writes of its own; all else is written once."""
@@ -38,7 +41,7 @@ class Process:
     def __init__(self, told: Simulation, run: Run, observer: Observer) -> None:
         self._told = told
         self._observer = observer
-        self.actor = Actor(told.site, run, observer.fleet, observer, told.say)
+        self.actor = Actor(told.site, run, observer.fleet, observer, told.say, UNCOUNTED)
 
     @classmethod
     async def of(cls, told: Simulation, run: Run) -> Process:

@@ -26,6 +26,7 @@ class Script:
         self._turns = list(turns)
         self.paused: list[float] = []
         self.said: list[str] = []
+        self.left = False
 
     async def tick(self) -> Turn:
         turn = self._turns.pop(0)
@@ -33,12 +34,18 @@ class Script:
             raise turn
         return turn
 
+    def leave(self) -> None:
+        self.left = True
+
     async def sleep(self, seconds: float) -> None:
         self.paused.append(seconds)
 
     def drive(self) -> None:
         controller: Any = self
-        asyncio.run(drive(controller, self.said.append, sleep=self.sleep))
+        try:
+            asyncio.run(drive(controller, self.said.append, sleep=self.sleep))
+        finally:
+            assert self.left, "nobody drives it here any more"
         assert self._turns == []
 
 
