@@ -122,7 +122,7 @@ def _record_lines(recorded: ItemRecord) -> Iterator[str]:
     machine = f"{recorded.instance} ({recorded.host})" if recorded.instance else "no machine"
     yield plain(
         f"on record: {recorded.cause} in attempt {recorded.attempts} on {machine}, "
-        f"{moment(recorded.start)}, after {_seconds(recorded.end - recorded.start)}"
+        f"{moment(recorded.start)}, {_used(recorded.end - recorded.start, recorded.peak_mb)}"
     )
     yield f"input: {plain(recorded.preview_in)}"
     failure = recorded.failure
@@ -138,12 +138,12 @@ def _record_lines(recorded: ItemRecord) -> Iterator[str]:
 def _show_outcome(outcome: ItemOutcome, verdict: Verdict) -> None:
     say = output.console().print
     say("")
-    took = _seconds(outcome.end - outcome.start)
+    used = _used(outcome.end - outcome.start, outcome.peak_mb)
     failure = verdict.failure
     if failure is None:
-        say(f"succeeded here after {took}: {plain(outcome.preview_out)}", style="green")
+        say(f"succeeded here {used}: {plain(outcome.preview_out)}", style="green")
     else:
-        say(f"failed here after {took}: {outcome.cause}, {plain(failure.label)}", style="red")
+        say(f"failed here {used}: {outcome.cause}, {plain(failure.label)}", style="red")
         say(plain(failure.traceback or failure.message).rstrip())
     say(plain(verdict.message))
 
@@ -152,8 +152,9 @@ def _message(failure: Failure) -> str:
     return f"{failure.type}: {failure.message}"
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds < 90 else duration(seconds)
+def _used(seconds: float, peak_mb: float | None) -> str:
+    took = f"{seconds:.2f} s" if seconds < 90 else duration(seconds)
+    return f"after {took}" if peak_mb is None else f"after {took} and {peak_mb:,.0f} MB"
 
 
 def _to_json(outcome: ItemOutcome, verdict: Verdict) -> dict[str, Any]:

@@ -249,7 +249,7 @@ def test_an_item_that_never_failed_is_replayed_too(replay: Any, work: Work) -> N
     code, out, _ = replay(work.job, FINE)
     assert code == 0
     assert "on record: ok in attempt 1" in out
-    assert re.search(r"succeeded here after \d.\d\d s: Box\(75.0\)", out)
+    assert re.search(r"succeeded here after \d.\d\d s( and \d+ MB)?: Box\(75.0\)", out)
     assert "It succeeded, as on record." in out
 
 
