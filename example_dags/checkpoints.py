@@ -2,7 +2,7 @@
 
 ``item_context.checkpoint`` keeps bytes of one item in the store: ``save`` returns once they are safe, and
 ``load`` gives, on whatever machine, what was saved last. A step here is a tenth of a second; save every few
-minutes of work, and at once when ``item_context.interrupted`` is set: then the machine has seconds left.
+minutes of work, and after each step once ``item_context.interrupted`` is set: seconds are left then.
 
 See it happen on your own machine, with a connection that rehearses: here the first of two machines gets
 its notice after 3 seconds, and is gone a second later::
@@ -46,17 +46,12 @@ def estimate_pi(seed: int, *, params: dict[str, Any]) -> dict[str, Any]:
     state = json.loads(saved) if saved else {"step": 0, "inside": 0}
     taken_over = state["step"]
     print(f"going on at step {taken_over}" if saved else "starting")
-    noticed = False
     while state["step"] < params["steps"]:
         state["inside"] += points_inside(seed, state["step"])
         state["step"] += 1
         time.sleep(0.1)  # a step of real work takes longer
-        new_notice = item_context.interrupted.is_set() and not noticed
-        if new_notice or state["step"] % SAVE_EVERY == 0:
+        if state["step"] % SAVE_EVERY == 0 or item_context.interrupted.is_set():
             item_context.checkpoint.save(json.dumps(state).encode())
-        if new_notice:
-            noticed = True
-            print(f"the machine is about to be taken back: saved at step {state['step']}, working on")
     pi = 4 * state["inside"] / (state["step"] * POINTS)
     return {"seed": seed, "pi": pi, "taken_over": taken_over, "done_here": state["step"] - taken_over}
 

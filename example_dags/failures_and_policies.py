@@ -4,8 +4,8 @@
 * ``fetch``, retries and ``max_failures``: passing troubles are tried again, a tenth may be gone for good;
 * ``thumbnail``, limits: an item over its time or its memory fails alone, and its neighbours go on. One that
   outgrew its memory is tried again with twice as much, if it has a retry left;
-* ``check``, the default ``"fail"``: every item runs, then the task fails if one failed. Clear it once the
-  cause is mended: only the items that failed run again.
+* ``check``, the default ``"fail"``: every item runs, then the task fails if one failed. A retry, or a clear
+  once the data are mended, runs only the items that failed; all of them if the function was changed.
 
 The report is a task with ``trigger_rule="all_done"``: what a failed task would have given is None there.
 """
