@@ -27,6 +27,7 @@ from airflow_provider_spotbatch.control.plan import (
     WriteControl,
 )
 from airflow_provider_spotbatch.control.site import Site
+from airflow_provider_spotbatch.control.threads import work_out
 from airflow_provider_spotbatch.job.chunks import RESEND, RETRY, Batch, to_message
 from airflow_provider_spotbatch.job.control import Control
 from airflow_provider_spotbatch.job.errors import QueueGone, Refusal
@@ -182,11 +183,15 @@ class Actor:
             if not batch.chunks:
                 raise Void  # its number stays free, and those after it were to follow
         self.say(action.reason)
-        await self._create(self.run.batch(batch.number), batch.to_bytes())
+        body, messages = await work_out(
+            len(batch.chunks), lambda: (batch.to_bytes(), [to_message(chunk) for chunk in batch.chunks])
+        )
+        await self._create(self.run.batch(batch.number), body)
+        await self.observer.take_batch(batch, self.site.clock())
         if batch.kind == RETRY:
             self.metrics.retried(sum(chunk.count for chunk in batch.chunks))
         try:
-            await self.queue(action.memory_class).send([to_message(chunk) for chunk in batch.chunks])
+            await self.queue(action.memory_class).send(messages)
         except QueueGone:
             raise Void from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from airflow_provider_spotbatch.control.plan import (
     Action,
@@ -25,6 +26,7 @@ from airflow_provider_spotbatch.control.sizing import (
     CHUNK_SECONDS,
     CHUNK_SECONDS_LEAST,
     CHUNK_SECONDS_MOST,
+    CHUNKS_AT_ONCE,
     chunk_sizes,
     items_at_most,
     seconds_ahead,
@@ -522,7 +524,8 @@ def _fresh_chunks(seen: Snapshot, batch: int) -> Iterator[Chunk]:
             chunks=2 * slots - len(ahead_chunks),
             longest=_longest_chunk(seen),
         )
-    yield from _cut(seen, batch, sizes)
+    most = max(2 * slots - len(ahead_chunks), CHUNKS_AT_ONCE)
+    yield from _cut(seen, batch, islice(sizes, most))
 
 
 def _may_be_broken(seen: Snapshot) -> bool:
@@ -549,9 +552,10 @@ def _cut(seen: Snapshot, batch: int, sizes: Iterable[int]) -> Iterator[Chunk]:
 
 def _resend(seen: Snapshot, number: int) -> Iterator[Action]:
     """Messages that the queue lost: old enough, held by nobody, and an idle agent sees the queue empty."""
+    empty = _seen_empty(seen)
     lost_by_class: dict[int, list[Chunk]] = {}
     for view in seen.open_chunks:
-        if not view.held and view.sent_age > 2 * seen.lease and _seen_empty(seen, view.chunk.memory_class):
+        if not view.held and view.sent_age > 2 * seen.lease and view.chunk.memory_class in empty:
             lost_by_class.setdefault(view.chunk.memory_class, []).append(view.chunk)
     for memory_class, chunks in sorted(lost_by_class.items()):
         yield Send(
@@ -562,15 +566,16 @@ def _resend(seen: Snapshot, number: int) -> Iterator[Action]:
         number += 1
 
 
-def _seen_empty(seen: Snapshot, memory_class: int) -> bool:
-    return any(
-        m.memory_class == memory_class
-        and not m.ended
+def _seen_empty(seen: Snapshot) -> set[int]:
+    """The memory classes whose queue an agent with a free slot has seen empty for a lease."""
+    return {
+        m.memory_class
+        for m in seen.machines
+        if not m.ended
         and m.reported == "running"
         and m.empty_seconds is not None
         and m.empty_seconds >= seen.lease
-        for m in seen.machines
-    )
+    }
 
 
 # --- agents, and when to look again -------------------------------------------------------------

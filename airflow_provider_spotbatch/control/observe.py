@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 
 from airflow_provider_spotbatch.backends.base import Fleet, Offer
 from airflow_provider_spotbatch.backends.store import StoredObject
@@ -45,7 +46,7 @@ TOLD_FAILURES = 20
 """Failures shown in full in the task's log; the others are counted by their error."""
 
 AT_ONCE = 32
-"""Result heads read at the same time."""
+"""Reports, or heads of results, read at the same time."""
 
 
 @dataclass
@@ -58,6 +59,8 @@ class _Reported:
     """The same by the store's time, put into our clock's."""
     report: Report | None = None
     seals: int = 0
+    settled: int = 0
+    """How many of its ended chunks, counted from the last seal, need no second look."""
 
 
 @dataclass(frozen=True)
@@ -183,10 +186,13 @@ class Observer:
             data = await self.site.store.read(entry.name)
             if data is None:
                 continue
-            batch = await parse(Batch.from_bytes, data)
-            self.ledger.sent(batch, self._at(entry, now))
-            self._batches = batch.number
-            self._last_batch = entry.name
+            await self.take_batch(await parse(Batch.from_bytes, data), self._at(entry, now))
+
+    async def take_batch(self, batch: Batch, at: float) -> None:
+        """A batch is in the store: read there, or written just now, at this time of our clock."""
+        await work_out(len(batch.chunks), lambda: self.ledger.sent(batch, at))
+        self._batches = batch.number
+        self._last_batch = self.run.batch(batch.number)
 
     async def _take_reports(self, found: list[StoredObject], now: float) -> None:
         changed: list[tuple[str, StoredObject]] = []
@@ -197,21 +203,32 @@ class Observer:
             known = self._reports.get(instance)
             if known is None or known.tag != entry.tag:
                 changed.append((instance, entry))
-        for instance, entry in changed:
-            data = await self.site.store.read(entry.name)
-            if data is None:
-                continue
-            report = await parse(Report.from_bytes, data)
-            known = self._reports.setdefault(instance, _Reported("", now, now))
-            known.since, known.written, known.report = now, self._at(entry, now), report
-            await self._take_ended(report.ended, now)
-            while known.seals < report.sealed:
-                seal = await self.site.store.read(self.run.seal(instance, known.seals + 1))
-                if seal is None:
-                    break
-                await self._take_ended(await parse(seal_from_bytes, seal), now)
-                known.seals += 1
-            known.tag = entry.tag  # only now: a report that was taken in part is read again
+        for start in range(0, len(changed), AT_ONCE):
+            some = changed[start : start + AT_ONCE]
+            bodies = await asyncio.gather(*(self.site.store.read(entry.name) for _, entry in some))
+            for (instance, entry), data in zip(some, bodies, strict=True):
+                if data is not None:
+                    await self._take_report(instance, entry, await parse(Report.from_bytes, data), now)
+
+    async def _take_report(self, instance: str, entry: StoredObject, report: Report, now: float) -> None:
+        known = self._reports.setdefault(instance, _Reported("", now, now))
+        known.since, known.written, known.report = now, self._at(entry, now), report
+        settled = known.settled if known.seals == report.sealed else 0
+        news = report.ended[settled:]
+        await self._take_ended(news, now)
+        while known.seals < report.sealed:
+            seal = await self.site.store.read(self.run.seal(instance, known.seals + 1))
+            if seal is None:
+                break
+            await self._take_ended(await parse(seal_from_bytes, seal), now)
+            known.seals += 1
+        known.settled = settled + sum(1 for _ in takewhile(self._is_settled, news))
+        known.tag = entry.tag  # only now: a report that was taken in part is read again
+
+    def _is_settled(self, ended: EndedChunk) -> bool:
+        """Whether nothing is left to be taken of a chunk that an agent tells as ended."""
+        chunk = ChunkId.parse(ended.chunk)
+        return self.ledger.knows(chunk) and not self.ledger.is_open(chunk)
 
     async def _take_ended(self, ended: tuple[EndedChunk, ...], now: float) -> None:
         """Chunks said to have ended: the results of those with failures, or found done, are read."""

@@ -21,6 +21,10 @@ CHUNK_BYTES = 32 * 1024 * 1024
 CHUNK_ITEMS = 10_000
 """Items of one chunk: bounds the head of a result object (about 2 MB)."""
 
+CHUNKS_AT_ONCE = 5_000
+"""Chunks sent in one tick, once each slot has two: a queue takes some seconds for so many. While chunks
+are short the next tick sends more."""
+
 SECONDS_LEAST = 1e-5
 """Items cannot be quicker than the handling of one."""
 

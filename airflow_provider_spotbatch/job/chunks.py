@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_spotbatch.job.errors import FormatMismatch
@@ -34,7 +35,7 @@ class Chunk:
     attempt: int = 1
     memory_class: int = 0
 
-    @property
+    @cached_property
     def count(self) -> int:
         return sum(stop - start for start, stop in self.ranges)
 
@@ -45,7 +46,7 @@ class Chunk:
     def to_json(self) -> dict[str, Any]:
         return {
             "id": str(self.id),
-            "ranges": [list(pair) for pair in self.ranges],
+            "ranges": self.ranges,
             "attempt": self.attempt,
             "class": self.memory_class,
         }

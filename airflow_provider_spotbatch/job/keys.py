@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 JOBS, OUT, BLOBS = "jobs", "out", "blobs"
 """What the Airflow side writes, what agents write, and what is named by its content."""
@@ -26,8 +27,7 @@ def job_id(deployment: str, dag_id: str, run_id: str, task_id: str, map_index: i
     return f"{slug}-{digest}" if slug else digest
 
 
-@dataclass(frozen=True, order=True)
-class ChunkId:
+class ChunkId(NamedTuple):
     """The name of a chunk, known before it runs: run, batch and number within the batch."""
 
     run: int
@@ -35,7 +35,7 @@ class ChunkId:
     number: int
 
     def __str__(self) -> str:
-        return f"{self.run:04d}-{self.batch:07d}-{self.number:05d}"
+        return "%04d-%07d-%05d" % self  # noqa: UP031 - twice as fast, and a tick names 10,000 chunks
 
     @classmethod
     def parse(cls, text: str) -> ChunkId:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_provider_spotbatch.job.errors import FormatMismatch
 
@@ -25,8 +25,7 @@ SHOWN_ITEMS = 100
 """Running items that a report names at most."""
 
 
-@dataclass(frozen=True)
-class EndedChunk:
+class EndedChunk(NamedTuple):
     """A chunk whose result is durable. ``items``: those that ran; ``seconds``: their time, summed;
     ``size``: bytes stored.
 
