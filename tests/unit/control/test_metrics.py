@@ -1,18 +1,28 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_spotbatch.control.metrics import RunMetrics, Tags, Tally, counted, gauges_of
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
-from airflow_provider_spotbatch.job.errors import NoCapacity, QuotaExceeded
+from airflow_provider_spotbatch.job.errors import (
+    AccessDenied,
+    BadRequest,
+    NoCapacity,
+    QuotaExceeded,
+    Throttled,
+)
 from airflow_provider_spotbatch.job.launches import RUNNING, Instance, LaunchOutcome
+from airflow_provider_spotbatch.job.outcome import CAUSES, INTERRUPTED, LOST, OK
 from airflow_provider_spotbatch.job.policy import Policy
-from airflow_provider_spotbatch.job.run_outcome import SUCCEEDED, Outcome
+from airflow_provider_spotbatch.job.run_outcome import CANCELLED, FAILED, SUCCEEDED, Outcome
 
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 TAGS = {"dag_id": "d", "task_id": "t"}
 
 
@@ -172,3 +182,27 @@ def test_a_run_that_ended_without_any_item_tells_no_first_item() -> None:
     told_by(kept).finished(replace(outcome, ok=4))
 
     assert "spotbatch.job.first_item" not in kept.timings
+
+
+def test_the_documented_metrics_are_those_that_are_told() -> None:
+    kept = Kept()
+    run = told_by(kept)
+    run.looked(snapshot(ok=1, outcomes=1, spent_usd=1.0), dict.fromkeys(set(CAUSES) - {OK}, 1))
+    run.ticked(0.1)
+    run.tick_failed()
+    run.retried(1)
+    for cause in (INTERRUPTED, LOST):
+        run.lost(cause)
+    run.launched(
+        LaunchOutcome(
+            (Instance("i-1", 1, RUNNING, 1),),
+            tuple(
+                verdict("no") for verdict in (NoCapacity, QuotaExceeded, Throttled, AccessDenied, BadRequest)
+            ),
+        )
+    )
+    for state in (SUCCEEDED, FAILED, CANCELLED):
+        run.finished(Outcome(state, "", True, "job", 1, 1, 1, 1, 0))
+    told = {*kept.counts, *kept.timings, *kept.levels["job/1/1"]}
+
+    assert set(re.findall(r"^\| `(\S+)`", DOCUMENT.read_text(), re.MULTILINE)) == told
