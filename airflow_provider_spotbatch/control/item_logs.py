@@ -74,7 +74,7 @@ class ItemLogs:
             if following is None:
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (max(following.time, line.time), number, following))
+                heapq.heapreplace(heap, (following.time, number, following))
 
     async def _of_machine(self, machine: str, ahead: int) -> AsyncIterator[LogLine]:
         seen = self._seen.setdefault(machine, _Seen())

@@ -108,11 +108,14 @@ def test_before_the_end_reports_and_seals_tell_the_failed_attempts(store: Store)
         for number in range(4):
             messages = {number: "early"} if number < 3 else {}
             await run.result(chunk(number), messages, [number, number + 5])
-        ended = [EndedChunk(str(chunk(number)), 2, int(number < 3), 1.0, 10) for number in range(4)]
-        found_done = EndedChunk(str(chunk(0)), 0, 0, 0.0, 0, found=True)
-        gone = EndedChunk(str(chunk(9)), 1, 1, 1.0, 10)
-        await run.report("a", ended[1:2], sealed=ended[:1])
-        await run.report("b", [found_done, *ended[2:], gone])
+        sealed, told, unfailing = (
+            EndedChunk(str(chunk(number)), 2, int(number < 3), 1.0, 10) for number in (0, 1, 3)
+        )
+        # Results that another had written: of chunk 1, which is told already, and of 2, whose machine is gone.
+        others = [EndedChunk(str(chunk(number)), 0, 0, 0.0, 0, found=True) for number in (1, 2)]
+        not_yet_there = EndedChunk(str(chunk(9)), 1, 1, 1.0, 10)
+        await run.report("a", [told], sealed=[sealed])
+        await run.report("b", [*others, unfailing, not_yet_there])
 
         found = await groups_of(run)
         assert (found.final, found.count) == (False, 3)
