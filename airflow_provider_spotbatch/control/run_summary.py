@@ -97,7 +97,12 @@ async def read_documents(store: Store, keyring: Keyring, run: Run) -> RunDocumen
     data = await store.read(run.run)
     if data is None:
         raise SpotBatchError(f"run {run.tag} is not in {store.uri}: it was cleaned up, or never begun")
-    return RunDocuments(run, spec, RunRecord.from_bytes(signer, run.number, data), signer)
+    record = RunRecord.from_bytes(signer, run.number, data)
+    if record.closed:
+        raise SpotBatchError(
+            f"generation {run.generation.number} of job {run.generation.job} is being removed"
+        )
+    return RunDocuments(run, spec, record, signer)
 
 
 async def read_specification(store: Store, keyring: Keyring, generation: Generation) -> tuple[Spec, Signer]:
