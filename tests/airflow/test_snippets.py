@@ -1,9 +1,9 @@
 """Every block of code in the documents is run, page by page.
 
-The Python of a page is one DAG file: it is loaded as Airflow loads it, and each of its DAGs runs (one that
-the page's own shell commands run, by these). Its shell commands run in one shell, JSON is read as the
-connection it stands for, and configuration as Airflow's. A block below ``<!-- not run: reason -->`` is left
-out, and shows up as skipped.
+The Python of a page is one DAG file: it is loaded as Airflow loads it, and each of its DAGs runs, under the
+connections that the page exports; a DAG that the page's own shell commands run is run by these. Then its
+shell commands run; JSON is read as the connection it stands for, and configuration as Airflow's.
+A block below ``<!-- not run: reason -->`` is left out, and shows up as skipped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_spotbatch.backends.settings import Settings
+from airflow_provider_spotbatch.cli import main
 from airflow_provider_spotbatch.hooks import SpotBatchHook
 from airflow_provider_spotbatch.provider_info import PROVIDER_INFO
 from tests.support.documents import DOCUMENTS, Snippet, of_language, snippets
 
 SHELL_SECONDS = 90
-"""The shell commands of one page; an ``airflow`` command takes about 5 s."""
+"""The shell commands of one block; an ``airflow`` command takes about 10 s."""
 
 
 def with_code(*languages: str) -> list[Any]:
@@ -39,11 +43,17 @@ def with_code(*languages: str) -> list[Any]:
 
 @pytest.mark.parametrize("document", with_code("python", "sh"))
 def test_the_code_of_a_page_runs(
-    document: Path, tmp_path: Path, add_dags: Callable[[Path], Any], days: Iterator[datetime]
+    document: Path,
+    tmp_path: Path,
+    add_dags: Callable[[Path], Any],
+    days: Iterator[datetime],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "dags"
     folder.mkdir()
     python, shell = of_language(document, "python"), of_language(document, "sh")
+    for name, value in exported(shell).items():
+        monkeypatch.setenv(name, value)
     if python:
         (folder / f"{document.stem.lower()}_page.py").write_text(as_one_file(python))
         for dag in add_dags(folder).dags.values():
@@ -51,8 +61,10 @@ def test_the_code_of_a_page_runs(
                 day = next(days)
                 run = dag.test(run_after=day, logical_date=day)
                 assert str(run.state) == "success", f"{dag.dag_id} of {document.name}"
-    if shell:
-        run_shell(shell, tmp_path, folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(folder))
+    for block in shell:
+        run_commands(block)
 
 
 def as_one_file(blocks: list[Snippet]) -> str:
@@ -63,17 +75,29 @@ def as_one_file(blocks: list[Snippet]) -> str:
     return text
 
 
-def run_shell(blocks: list[Snippet], home: Path, dags: Path) -> None:
-    script = "set -euo pipefail\n" + "".join(f": {block.place}\n{block.text}" for block in blocks)
+def exported(blocks: list[Snippet]) -> dict[str, str]:
+    """Connections and options that blocks of nothing but ``export`` set: the page's DAGs run under them."""
+    script = "".join(block.text for block in blocks if block.text.startswith("export ")) + "env -0"
+    shown = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=10
+    ).stdout
+    variables = dict(line.partition("=")[::2] for line in shown.split("\0"))
+    return {name: value for name, value in variables.items() if name.startswith("AIRFLOW_CONN_")}
+
+
+def run_commands(block: Snippet) -> None:
+    """Lines that are nothing but ``spotbatch`` run in this process, which has Airflow loaded; all else in
+    a shell. ``# exit code 1`` at the end of a line is expected."""
+    lines = block.text.splitlines()
+    if all(re.fullmatch(r"spotbatch [^|&;<>$`\\]+", line) for line in lines):
+        for line in lines:
+            expected = re.search(r"# exit code (\d)", line)
+            code = main(shlex.split(line, comments=True)[1:])
+            assert code == (int(expected[1]) if expected else 0), f"{block.place}: {line}"
+        return
     ran = subprocess.run(
-        ["bash", "-xc", script],
-        cwd=home,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
-            "COLUMNS": "120",
-        },
+        ["bash", "-exuo", "pipefail", "-c", block.text],
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -81,7 +105,7 @@ def run_shell(blocks: list[Snippet], home: Path, dags: Path) -> None:
         timeout=SHELL_SECONDS,
     )
     print(ran.stdout)  # shown if the test fails
-    assert ran.returncode == 0, f"the last command above failed with {ran.returncode}"
+    assert ran.returncode == 0, f"{block.place}: the last command above failed with {ran.returncode}"
 
 
 @pytest.mark.parametrize(
@@ -111,8 +135,11 @@ def test_configuration_has_options_that_exist(block: Snippet) -> None:
     shown = configparser.ConfigParser()
     shown.read_string(block.text)
 
-    assert shown.sections() == ["spotbatch"]
-    assert set(shown["spotbatch"]) <= set(PROVIDER_INFO["config"]["spotbatch"]["options"])
+    ours = PROVIDER_INFO["config"]["spotbatch"]["options"]
+    assert shown.sections()
+    for section in shown.sections():
+        for option in shown[section]:
+            assert option in ours if section == "spotbatch" else conf.has_option(section, option)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import re
@@ -15,6 +16,7 @@ import pytest
 
 from airflow_provider_spotbatch import Environment, Resources, SpotMapOperator
 from airflow_provider_spotbatch.backends.settings import Settings
+from airflow_provider_spotbatch.cli import build_parser
 from airflow_provider_spotbatch.decorators import OF_A_MAP
 from airflow_provider_spotbatch.job.outcome import CAUSES, OK
 from airflow_provider_spotbatch.provider_info import CONNECTION_FIELDS, PROVIDER_INFO
@@ -143,6 +145,30 @@ def test_the_messages_of_the_troubleshooting_are_the_codes() -> None:
     ]
 
     assert unknown == []
+
+
+SHARED = {"--conn-id", "--store", "--json", "--generation", "--run"}
+"""Options that several commands have: their page tells them once."""
+
+
+def options_of(command: argparse.ArgumentParser) -> set[str]:
+    return {name for action in command._actions for name in action.option_strings} - {"-h", "--help"}
+
+
+def test_every_command_and_option_of_the_command_line_is_on_its_page_and_no_other() -> None:
+    page = DOCS / "command-line.md"
+    (commands,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    headings = re.findall(r"(?m)^## `spotbatch (\w+)( JOB)?`$", page.read_text())
+    assert {name for name, _ in headings} == set(commands.choices)
+
+    for name, job in headings:
+        command = commands.choices[name]
+        heading = f"## `spotbatch {name}{job}`"
+        rows = table_after(page, heading) if options_of(command) - SHARED else []
+        shown = {code(option).split()[0] for option, _ in rows}
+        assert shown == options_of(command) - SHARED, name
+        assert bool(job) == any(action.dest == "job" for action in command._actions), name
+    assert all(f"`{option}" in page.read_text() for option in SHARED)
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
