@@ -19,7 +19,7 @@ COLUMNS = (
     *("state", "done", "failed", "started", "duration", "machines", "cost"),
 )
 NUMBERS = ("index", "done", "failed", "duration", "machines", "cost")
-NAMES = ("dag", "task", "dag run", "state", "started")
+NAMES = ("dag", "task", "dag run")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -70,7 +70,7 @@ def _row(job: ListedJob, now: float) -> list[str | Text]:
         output.state_text(summary.state),
         f"{summary.done:,}/{summary.items:,}",
         f"{summary.failed:,}",
-        output.moment(summary.started),
+        output.moment(summary.started)[:-3],
         duration(summary.duration(now)),
         f"{summary.machines:,}",
         output.dollars(summary.cost_usd),

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -90,18 +90,16 @@ def table(
     right: Collection[str] = (),
     wrap: Collection[str] = (),
 ) -> Table:
-    """A table without lines. ``right``: the columns that hold numbers; ``wrap``: those that may take
-    several lines where the terminal is narrow."""
+    """A table without lines, and without columns that have nothing in them. ``right``: the columns that hold
+    numbers; ``wrap``: those that may take several lines where the terminal is narrow."""
+    cells = [[cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row] for row in rows]
+    used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        shown.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=column not in wrap,
-            overflow="fold",
-        )
-    for row in rows:
-        shown.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row))
+    for column in (columns[place] for place in used):
+        side: Literal["left", "right"] = "right" if column in right else "left"
+        shown.add_column(column, justify=side, no_wrap=column not in wrap, overflow="fold")
+    for row in cells:
+        shown.add_row(*(row[place] for place in used))
     return shown
 
 

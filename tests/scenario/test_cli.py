@@ -85,7 +85,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
             driving.join(PATIENCE)
             return running.finish()
 
-        wait_until(lambda: told(site, "held", "failures") == 1, "the running job's first failure")
+        wait_until(lambda: first_has_failed_and_two_run(site), "a failure, and two items that run")
         try:
             yield Jobs(site, outcome, running, release)
         finally:
@@ -106,15 +106,11 @@ async def cancelled_job() -> None:
     assert await cancel(there, submitted.run, "it was too dear", lambda line: None)
 
 
-def told(site: Site, job: str, what: str) -> int:
-    shown = subprocess.run(
-        [*CLI, what, job, "--json", "--store", f"file://{site.root}/store"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
-    return int(json.loads(shown.stdout)[what])
+def first_has_failed_and_two_run(site: Site) -> bool:
+    command = [*CLI, "show", "held", "--json", "--store", f"file://{site.root}/store"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    status = json.loads(shown.stdout)
+    return (status["running"], sum(machine["failed"] for machine in status["machine_list"])) == (2, 1)
 
 
 @dataclass
