@@ -17,9 +17,10 @@ from airflow_provider_spotbatch.job.codec import Resolver, decode
 from airflow_provider_spotbatch.job.errors import JobFailed, SignatureMismatch, StoreUnavailable
 from airflow_provider_spotbatch.job.index import BLOCK_RECORDS, Place, block_span, open_block, place_at
 from airflow_provider_spotbatch.job.items import OFFSET_BYTES, offsets_from_bytes, unpack
+from airflow_provider_spotbatch.job.keyring import Keyring
 from airflow_provider_spotbatch.job.keys import ChunkId, Run, blob
 from airflow_provider_spotbatch.job.outcome import Failure, ResultHead, decode_head, head_size
-from airflow_provider_spotbatch.job.signing import Signer, derive, key_id, unverified_body
+from airflow_provider_spotbatch.job.signing import Signer, unverified_body
 from airflow_provider_spotbatch.job.spec import Spec
 from airflow_provider_spotbatch.running_task import globals_of_its_function
 
@@ -187,8 +188,8 @@ class ResultReader:
             generation = self._run.generation
             raise StoreUnavailable(
                 f"the results of job {generation.job} (generation {generation.number}) are no longer in "
-                f"{self._uri}: {name} is missing. `spotbatch clean` has removed them ('retention_days' of the "
-                "connection), or the connection names another store now. Clear the task to compute them again"
+                f"{self._uri}: {name} is missing. `spotbatch clean` has removed them ('retention_days' of "
+                "the connection), or it names another store now. Clear the task to compute them again"
             ) from error
         except (BaseError, OSError) as error:
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
@@ -219,15 +220,9 @@ class ResultReader:
         """The specification and the signer of its key, looked for among the connection's keys."""
         generation = self._run.generation
         data = self._object(generation.spec)
-        wanted = unverified_body(data)["key_id"]
-        for key in (self._settings.key, *self._settings.old_keys):
-            if key_id(key) == wanted:
-                signer = Signer(derive(key, generation), generation)
-                return Spec.from_bytes(signer, data), signer
-        raise SignatureMismatch(
-            f"job {generation.job} was signed with the key {wanted}, which the connection "
-            f"{self._settings.conn_id!r} does not hold: list it in the connection's 'old_keys'"
-        )
+        keyring = Keyring((self._settings.key, *self._settings.old_keys))
+        signer = keyring.signer(generation, unverified_body(data)["key_id"])
+        return Spec.from_bytes(signer, data), signer
 
     @property
     def _spec(self) -> Spec:
