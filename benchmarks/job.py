@@ -28,18 +28,21 @@ ROOT = Path(__file__).parents[1]
 
 
 @contextmanager
-def local_connection() -> Iterator[Settings]:
-    """A connection to a local backend in a folder of its own, which is removed afterwards."""
+def local_connection(**extra: Any) -> Iterator[Settings]:
+    """A connection to a local backend in a folder of its own, which is removed afterwards; ``extra``:
+    more of its fields."""
     with tempfile.TemporaryDirectory(prefix="spotbatch-bench-") as folder:
         os.environ["AIRFLOW_CONN_BENCH"] = json.dumps(
-            {"conn_type": "spotbatch", "extra": {"backend": "local", "path": folder}}
+            {"conn_type": "spotbatch", "extra": {"backend": "local", "path": folder, **extra}}
         )
         yield SpotBatchHook("bench").get_settings()
 
 
-def submit_job(settings: Settings, function: Callable[..., Any], items: Iterable[Any]) -> Run:
+def submit_job(
+    settings: Settings, function: Callable[..., Any], items: Iterable[Any], policy: Policy | None = None
+) -> Run:
     """Store a job and its run; nothing is launched yet."""
-    request = job_request(function, items, Policy())
+    request = job_request(function, items, policy or Policy())
 
     async def stored() -> Run:
         submitted = await submit(open_site(settings), request, _silent)

@@ -12,3 +12,8 @@ def nothing(item: int) -> int:
 def when(item: int) -> float:
     """The time at which the item ran, seconds since the epoch."""
     return time.time()
+
+
+def three_seconds(item: int) -> int:
+    time.sleep(3.0)
+    return item

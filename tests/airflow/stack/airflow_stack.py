@@ -54,10 +54,12 @@ class Stack:
     ``connections``: name → extra of a connection of type spotbatch.
     """
 
-    def __init__(self, home: Path, connections: dict[str, dict[str, Any]]) -> None:
+    def __init__(
+        self, home: Path, connections: dict[str, dict[str, Any]], dags: Path = HERE / "dags"
+    ) -> None:
         self.home = home
         self.port = _free_port()
-        self._environment = _environment(home, self.port, connections)
+        self._environment = _environment(home, self.port, connections, dags)
         self._leaders: dict[str, subprocess.Popen[bytes]] = {}
         self._triggerers: dict[str, int] = {}
         self.api = Api(f"http://localhost:{self.port}")
@@ -186,9 +188,11 @@ class Stack:
         return self.home / f"{name}.log"
 
 
-def _environment(home: Path, port: int, connections: dict[str, dict[str, Any]]) -> dict[str, str]:
+def _environment(
+    home: Path, port: int, connections: dict[str, dict[str, Any]], dags: Path
+) -> dict[str, str]:
     options = {
-        "CORE__DAGS_FOLDER": HERE / "dags",
+        "CORE__DAGS_FOLDER": dags,
         "CORE__PLUGINS_FOLDER": HERE / "plugins",
         "CORE__LOAD_EXAMPLES": False,
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": False,
