@@ -11,3 +11,7 @@ def same(item: Any) -> Any:
 
 def quarter_megabyte(index: int) -> bytes:
     return bytes([index]) * (256 * 1024)
+
+
+def hold_megabytes(item: int) -> int:
+    return len(bytearray(item * 1024 * 1024))
