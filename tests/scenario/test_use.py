@@ -14,8 +14,9 @@ ITEMS = 25
 
 
 def test_the_log_tells_use_and_advice_once(site: Site) -> None:
+    each_more_than_the_last = range(80, 80 + 2 * ITEMS, 2)  # so that the peak of each is known
     worker = site.submit(
-        hold_megabytes, range(60, 60 + 2 * ITEMS, 2), resources=Resources(memory_gb=4), concurrency=1
+        hold_megabytes, each_more_than_the_last, resources=Resources(memory_gb=4), concurrency=1
     )
     outcome = drive(worker)
     told = [line for line in site.said if line.startswith(("what items used", "  advice"))]
