@@ -110,6 +110,11 @@ class _SpotMap(_Decorated):
                 f"{function}() was called without items: pass them as {first!r}, its first argument"
             )
         items = shared.pop(first)
+        if items is None:
+            raise InvalidInput(
+                f"{function}() was called with None for {first!r}, its items: if a task made them, it returned "
+                "nothing"
+            )
         if known_at_parse_time(items) and not is_item_source(items):
             raise InvalidInput(
                 f"{function}() runs on each element of a list, and {first!r} is {items!r}. One job over all "

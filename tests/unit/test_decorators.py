@@ -66,7 +66,12 @@ def test_calls_without_items_are_refused() -> None:
         any_number()
 
 
-@pytest.mark.parametrize("items", ["a", b"a", {"a": 1}, 5, None])
+def test_items_of_a_task_that_returned_nothing_are_refused_as_such() -> None:
+    with pytest.raises(InvalidInput, match="it returned nothing"):
+        render(None)
+
+
+@pytest.mark.parametrize("items", ["a", b"a", {"a": 1}, 5])
 def test_what_is_no_list_is_refused_with_the_right_call(items: Any) -> None:
     with pytest.raises(InvalidInput, match=r"render\.expand\(uri=lists\) makes one job per list"):
         render(items)
