@@ -112,8 +112,8 @@ class _SpotMap(_Decorated):
         items = shared.pop(first)
         if items is None:
             raise InvalidInput(
-                f"{function}() was called with None for {first!r}, its items: if a task made them, it returned "
-                "nothing"
+                f"{function}() was called with None for {first!r}, its items: "
+                "if a task made them, it returned nothing"
             )
         if known_at_parse_time(items) and not is_item_source(items):
             raise InvalidInput(
