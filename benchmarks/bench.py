@@ -64,7 +64,7 @@ def items_that_sleep() -> list[Row]:
     from airflow_provider_spotbatch.job.policy import Policy
     from benchmarks.job import local_connection, run_job, submit_job
 
-    policy = Policy(concurrency=SLOTS, resources=Resources(cpus=0.01, memory_gb=0.01))
+    policy = Policy(concurrency=SLOTS, resources=Resources(cpus=0.01, memory_gb=0.1))
     with local_connection(instances=4) as settings:
         run_job(settings, submit_job(settings, work.nothing, range(SLOTS), policy))
         with measured() as ours:
@@ -174,6 +174,9 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="spotbatch-bench-") as home:
         os.environ.update(AIRFLOW_HOME=home, AIRFLOW__CORE__LOAD_EXAMPLES="False")
+        if sys.dont_write_bytecode:  # each process would compile all it imports, as no installed program does
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+            os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(home, "bytecode")
         for measure in MEASUREMENTS:
             if asked and measure.__name__ not in asked:
                 continue
