@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.job.keys import blob
@@ -37,6 +37,13 @@ async def _store_blob(store: Store, name: str, data: bytes, now: float) -> None:
     found = await store.find(name)
     if found is None or now - found.modified > FRESH_SECONDS:
         await store.write(name, data)
+
+
+async def missing_blobs(store: Store, blobs: Iterable[str]) -> list[str]:
+    """Those of the blobs that are not in the store."""
+    wanted = sorted(blobs)
+    there = await asyncio.gather(*(store.exists(blob(sha256)) for sha256 in wanted))
+    return [sha256 for sha256, found in zip(wanted, there, strict=True) if not found]
 
 
 def named_in(spec: bytes) -> set[str]:

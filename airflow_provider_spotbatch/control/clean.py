@@ -2,8 +2,8 @@
 
 Nothing that a run, a resumed try or a fresh submission needs is ever removed. A job goes in this order,
 so that whoever comes to it half-way finds it whole, or gone: its last generation is closed (no run can
-begin in it any more), its specifications go, then all else; only the record that closed it stays for a
-year, so that no number is given twice. A removal that was broken off is ended by the next.
+begin in it any more) and its number taken for good, its specifications go, then all else. A removal that
+was broken off is ended by the next clean.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ from dataclasses import dataclass, field
 
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.control.blobs import KEPT_SECONDS, named_in
-from airflow_provider_spotbatch.control.closing import close_generation, is_closed, says_closed
+from airflow_provider_spotbatch.control.closing import close_generation, is_closed, says_closed, take_number
 from airflow_provider_spotbatch.control.find_run import latest_run
 from airflow_provider_spotbatch.control.retention import (
-    FORGET,
-    KEEP,
-    REMOVE,
     StoredGeneration,
     StoredJob,
     StoredRun,
-    verdict,
+    may_go,
 )
 from airflow_provider_spotbatch.control.site import Site
 from airflow_provider_spotbatch.job.keys import (
@@ -84,8 +81,7 @@ async def find_old_jobs(site: Site, keep: float) -> OldJobs:
     kept = 0
     busy = await _jobs_with_machines(site)
     async for job in _looked_at(site.store, await _job_names(site.store)):
-        found = KEEP if job.job in busy else verdict(job, site.wall_clock(), keep)
-        if found == REMOVE:
+        if job.generations and job.job not in busy and may_go(job, site.wall_clock(), keep):
             old.append(OldJob(job.job, job.over, len(job.generations)))
         elif job.alive:
             kept += 1
@@ -115,11 +111,9 @@ class _Cleaning:
     async def run(self) -> CleanReport:
         busy = await _jobs_with_machines(self._site)
         async for job in _looked_at(self._store, await _job_names(self._store)):
-            found = KEEP if job.job in busy else verdict(job, self._site.wall_clock(), self._keep)
-            if found == REMOVE and await self._remove(job):
-                self._report.jobs.append(job.job)
-            elif found == FORGET:
-                await self._forget(job)
+            may = job.job not in busy and may_go(job, self._site.wall_clock(), self._keep)
+            if may and await self._close(job):
+                await self._remove(job)
             elif job.alive:
                 self._alive.add(job.job)
         await self._remove_outputs()
@@ -130,38 +124,40 @@ class _Cleaning:
 
     # --- jobs ----------------------------------------------------------------------------------------
 
-    async def _remove(self, job: StoredJob) -> bool:
-        """Remove all generations of the job; False where a run has just begun."""
-        last = max((each for each in job.generations if each.specified or each.runs), key=_number)
+    async def _close(self, job: StoredJob) -> bool:
+        """See that no run can begin in the job's generations; False where one has just begun."""
+        numbers = _removable(job)
+        if not numbers:
+            return True
+        last = next(each for each in job.generations if each.number == numbers[-1])
         generation = Generation(job.job, last.number)
         if last.alive:
-            closing = Run(generation, last.runs[-1].number + 1 if last.runs else 1)
+            run = Run(generation, last.runs[-1].number + 1 if last.runs else 1)
             now = self._site.wall_clock()
-            if not await close_generation(self._store, self._site.signer(generation), closing, now):
+            if not await close_generation(self._store, self._site.signer(generation), run, now):
                 self._say(f"job {job.job} is kept: a run of it has just begun")
-                self._alive.add(job.job)
                 return False
-        else:
-            closing = Run(generation, last.runs[-1].number)
-        self._say(f"removing job {job.job}: over since {_days(self._site.wall_clock() - job.over)}")
-        numbers = [each.number for each in job.generations if each.specified or each.runs]
+        await take_number(self._store, generation)
+        return True
+
+    async def _remove(self, job: StoredJob) -> None:
+        numbers = _removable(job)
+        if numbers:
+            self._say(f"removing job {job.job}: it was over {_days(self._site.wall_clock() - job.over)} ago")
+            self._report.jobs.append(job.job)
         # Before all else, since whoever finds no specification reads nothing more and resumes nothing;
         # the closed one last, so that no earlier one ever stands as the newest.
         for number in numbers:
-            await self._store.delete([Generation(job.job, number).spec])
+            spec = await self._store.find(Generation(job.job, number).spec)
+            if spec is not None:
+                await self._delete([spec.name], spec.size)
         for number in numbers:
-            await self._purge(Generation(job.job, number).prefix, but=closing.run)
+            await self._purge(Generation(job.job, number).prefix)
             await self._purge(Generation(job.job, number).out)
-        return True
-
-    async def _forget(self, job: StoredJob) -> None:
-        """Remove what is kept of a removed job. Only what was seen: another submission may have begun."""
-        records = [
-            Run(Generation(job.job, each.number), run.number).run
-            for each in job.generations
-            for run in each.runs
-        ]
-        await self._store.delete([*records, owner(job.job)])
+        # Last, and it alone: another submission may have begun.
+        whose = await self._store.find(owner(job.job))
+        if whose is not None:
+            await self._delete([whose.name], whose.size)
 
     # --- what is left of removed jobs ------------------------------------------------------------------
 
@@ -200,10 +196,9 @@ class _Cleaning:
 
     # --- deleting --------------------------------------------------------------------------------------
 
-    async def _purge(self, prefix: str, *, but: str | None = None) -> None:
+    async def _purge(self, prefix: str) -> None:
         async for page in self._store.pages(prefix):
-            entries = [entry for entry in page if entry.name != but]
-            await self._delete([entry.name for entry in entries], sum(entry.size for entry in entries))
+            await self._delete([entry.name for entry in page], sum(entry.size for entry in page))
 
     async def _delete(self, names: list[str], size: int) -> None:
         await self._store.delete(names)
@@ -254,12 +249,10 @@ async def look_at(store: Store, job: str) -> StoredJob:
 class _Found:
     """Objects of one generation. ``runs``: number → name in the run's folder → when it was written."""
 
-    objects: int = 0
     specified: bool = False
     runs: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def take(self, path: list[str], modified: float) -> None:
-        self.objects += 1
         if path == ["spec.json"]:
             self.specified = True
         elif len(path) == 3 and path[0] == "runs" and path[1].isdigit():
@@ -272,8 +265,7 @@ async def _generation(store: Store, generation: Generation, found: _Found) -> St
         for number, written in sorted(found.runs.items())
         if "run.json" in written
     ]
-    kept = int(found.specified) + int(bool(runs))
-    return StoredGeneration(generation.number, found.specified, tuple(runs), more=found.objects > kept)
+    return StoredGeneration(generation.number, found.specified, tuple(runs))
 
 
 async def _run(store: Store, run: Run, written: dict[str, float]) -> StoredRun:
@@ -332,8 +324,10 @@ async def _named_by(store: Store, job: str) -> set[str]:
     return named
 
 
-def _number(generation: StoredGeneration) -> int:
-    return generation.number
+def _removable(job: StoredJob) -> list[int]:
+    """Numbers of the generations that are removed with the job, in order: not the items that a dead
+    submission left, which are the sweep's business."""
+    return [each.number for each in job.generations if each.specified or each.runs]
 
 
 def _days(seconds: float) -> str:

@@ -8,7 +8,7 @@ machine wrote for the first could be taken for a result of the second.
 from __future__ import annotations
 
 from airflow_provider_spotbatch.backends.store import Store
-from airflow_provider_spotbatch.job.keys import Generation, Run, job_prefix
+from airflow_provider_spotbatch.job.keys import Generation, Run, job_prefix, removed_number, removed_numbers
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_record import RunRecord
 from airflow_provider_spotbatch.job.signing import Signer, unverified_body
@@ -31,10 +31,19 @@ def says_closed(record: bytes) -> bool:
     return bool(unverified_body(record).get("closed"))
 
 
+async def take_number(store: Store, generation: Generation) -> None:
+    """Remember that the generation's number was given, when nothing else of it is left."""
+    await store.write(removed_number(generation), b"")
+
+
 async def last_generation(store: Store, job: str) -> int:
     """The highest number that a generation of the job ever had, removed ones included; 0 for none."""
+    removed = await store.list_objects(removed_numbers(job))
+    last = max((int(entry.name.rsplit("/", 1)[1]) for entry in removed), default=0)
     for folder in reversed(await store.list_folders(job_prefix(job))):
         generation = Generation(job, int(folder.rsplit("/", 1)[1]))
+        if generation.number <= last:
+            break
         if await store.exists(generation.spec) or await store.list_folders(generation.runs):
             return generation.number
-    return 0
+    return last

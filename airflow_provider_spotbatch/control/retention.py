@@ -10,13 +10,6 @@ from dataclasses import dataclass
 
 DAY = 24 * 3600.0
 
-FORGOTTEN_AFTER = 365 * DAY
-"""After so long not even the number of a removed generation is remembered: nobody can hold its results."""
-
-KEEP = "keep"
-REMOVE = "remove"
-FORGET = "forget"
-
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -40,13 +33,11 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class StoredGeneration:
-    """``specified``: its specification is there; ``more``: objects besides specification and items,
-    and the record of its last run."""
+    """``specified``: its specification is there."""
 
     number: int
     specified: bool
     runs: tuple[StoredRun, ...] = ()
-    more: bool = False
 
     @property
     def closed(self) -> bool:
@@ -58,14 +49,9 @@ class StoredGeneration:
         return self.specified and not self.closed
 
     @property
-    def removed(self) -> bool:
-        """Its removal has begun, perhaps ended."""
+    def half_removed(self) -> bool:
+        """Its removal was broken off: a run begins only where there is a specification."""
         return bool(self.runs) and not self.alive
-
-    @property
-    def left(self) -> bool:
-        """A removal that was broken off has left something of it."""
-        return self.removed and (self.specified or self.more)
 
 
 @dataclass(frozen=True)
@@ -88,13 +74,13 @@ class StoredJob:
         return max([self.newest, *runs])
 
 
-def verdict(job: StoredJob, now: float, keep: float) -> str:
-    """``remove``: all that is left of the job, but the number of its last generation. ``forget``: that
-    too. ``keep``: in seconds, how long a job is kept once it is over."""
+def may_go(job: StoredJob, now: float, keep: float) -> bool:
+    """Whether all that is left of the job may be removed. ``keep``: in seconds, how long a job is kept
+    once it is over."""
     if job.alive:
-        return REMOVE if job.over + keep <= now else KEEP
-    if any(generation.left for generation in job.generations):
-        return REMOVE  # it was decided before, and is not to be read any more
-    if any(not generation.removed for generation in job.generations):
-        return KEEP  # items without a specification are the sweep's business
-    return FORGET if job.newest + max(keep, FORGOTTEN_AFTER if job.generations else DAY) <= now else KEEP
+        return job.over + keep <= now
+    if any(generation.half_removed for generation in job.generations):
+        return True  # it was decided before, and is not to be read any more
+    if job.generations:
+        return False  # items without a specification are the sweep's business
+    return job.newest + max(keep, DAY) <= now

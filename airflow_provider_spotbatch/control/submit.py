@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_spotbatch.backends.store import Store
-from airflow_provider_spotbatch.control.blobs import store_blobs
+from airflow_provider_spotbatch.control.blobs import missing_blobs, store_blobs
 from airflow_provider_spotbatch.control.cancel import cancel
 from airflow_provider_spotbatch.control.closing import is_closed, last_generation
 from airflow_provider_spotbatch.control.find_run import latest_run
@@ -189,6 +189,9 @@ async def _resume(
             say(f"reuse='always': the result of generation {earlier.generation.number} is handed on")
             return Submitted(outcome=outcome)
         say("the job had succeeded before: it starts afresh (reuse='failed')")
+        return None
+    if await missing_blobs(site.store, spec.blobs):
+        say(f"generation {earlier.generation.number} has lost code from the store: it is not resumed")
         return None
     run = Run(earlier.generation, earlier.number + 1)
     run = await _begin_run(site, run, request, spec.items.count, previous=earlier.number or None)

@@ -240,6 +240,15 @@ def out_prefix(job: str) -> str:
     return f"{OUT}/{job}"
 
 
+def removed_numbers(job: str) -> str:
+    return f"removed/{job}"
+
+
+def removed_number(generation: Generation) -> str:
+    """Says that a generation was removed, so that its number is never given again. Stays for good."""
+    return f"{removed_numbers(generation.job)}/{generation.number:06d}"
+
+
 def owner(job: str) -> str:
     """Names the deployment that owns the job id."""
     return f"{job_prefix(job)}/owner.json"

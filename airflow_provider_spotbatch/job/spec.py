@@ -95,6 +95,13 @@ class Spec:
     created: str
     identity: dict[str, Any]
 
+    @property
+    def blobs(self) -> set[str]:
+        """The sha256 of every blob that a worker needs."""
+        environment = self.environment
+        archive = {environment.archive} if environment.archive else set()
+        return {self.work.blob, *environment.code, *environment.files.values(), *archive}
+
     def to_bytes(self, signer: Signer) -> bytes:
         body = {
             "format": FORMAT,
