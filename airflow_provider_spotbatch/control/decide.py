@@ -73,6 +73,9 @@ YOUNG_SECONDS = 60.0
 PAUSE_SHARE = 20.0
 """What the pause between two looks is a share of: a twentieth delays a job by 2.5 % on average."""
 
+BOOT_SHARE = 10.0
+"""The same before any machine has reported: there is nothing to do but to wait, and many jobs may."""
+
 BOOTING_PAUSE = 2.0
 """The longest pause while a machine boots that was asked for just now: its first report sizes chunks."""
 
@@ -627,14 +630,14 @@ def _nearly_done(seen: Snapshot) -> bool:
 
 
 def _pause(seen: Snapshot) -> float:
-    """Short while much changes: in a young run, and in one that is nearly done or stops. Else a twentieth
-    of the run's age, or of the time in which nothing changed: so what happens next, the end too, is
-    noticed that much late at most. Never above ``poll_interval``."""
+    """Short while much changes: in a young run, and in one that is nearly done or stops. Else a share of
+    the run's age, or of the time in which nothing changed: so what happens next, the end too, is noticed
+    that much late at most. Never above ``poll_interval``."""
     lively = seen.run_age < YOUNG_SECONDS or _nearly_done(seen) or seen.stop is not None
-    pause = (seen.quiet if lively else seen.run_age) / PAUSE_SHARE
-    booting = any(machine.reported == "" and not machine.ended for machine in seen.machines)
-    if booting:
-        pause = min(pause, max(BOOTING_PAUSE, seen.quiet / PAUSE_SHARE))
+    quiet = seen.quiet / (PAUSE_SHARE if any(machine.reported for machine in seen.machines) else BOOT_SHARE)
+    pause = quiet if lively else seen.run_age / PAUSE_SHARE
+    if any(machine.reported == "" and not machine.ended for machine in seen.machines):
+        pause = min(pause, max(BOOTING_PAUSE, quiet))
     if seen.next_due is not None:
         pause = min(pause, seen.next_due)
     return max(seen.tick_seconds, min(seen.policy.poll_interval, pause))

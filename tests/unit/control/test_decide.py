@@ -614,8 +614,14 @@ def test_where_nothing_changes_looks_become_rare(quiet: float, pause: float) -> 
         launches=(answered(slots=(1,)),),
     )
     at_work = replace(waiting, machines=(machine(slots=1, held=("c",)),))
-    booting = replace(waiting, run_age=quiet, machines=(machine(slots=1, reported="", silent=quiet),))
-    assert (decide(at_work).pause, decide(booting).pause) == (pause, pause)
+    assert decide(at_work).pause == pause
+
+
+@pytest.mark.parametrize(("quiet", "pause"), [(0.0, 1.0), (10.0, 1.0), (100.0, 10.0), (500.0, 15.0)])
+def test_a_machine_that_takes_long_to_boot_is_looked_for_ever_more_rarely(quiet: float, pause: float) -> None:
+    booting = machine(reported="", silent=quiet)
+    young = seen(run_age=quiet, quiet=quiet, launches=(answered(),), machines=(booting,))
+    assert decide(young).pause == pause
 
 
 def test_a_machine_that_was_asked_for_just_now_is_looked_for_soon() -> None:
