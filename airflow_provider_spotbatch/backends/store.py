@@ -196,12 +196,7 @@ class Store:
     async def _ask(
         self, verb: str, name: str, request: Callable[[], Awaitable[T]], *, attempts: int = ATTEMPTS
     ) -> T:
-        from obstore.exceptions import (
-            AlreadyExistsError,
-            BaseError,
-            PermissionDeniedError,
-            UnauthenticatedError,
-        )
+        from obstore.exceptions import AlreadyExistsError, BaseError
 
         if os.getpid() != self._pid:
             raise RuntimeError(
@@ -213,12 +208,12 @@ class Store:
                 return await asyncio.wait_for(request(), self._seconds)
             except (FileNotFoundError, AlreadyExistsError):
                 raise
-            except (PermissionDeniedError, UnauthenticatedError) as error:
-                raise StoreDenied(
-                    f"may not {verb} {name} in {self.uri}: {_first_line(error)}",
-                    remedy=_permission(self.uri, verb),
-                ) from error
             except (BaseError, OSError, asyncio.TimeoutError) as error:
+                if _is_denied(error):
+                    raise StoreDenied(
+                        f"may not {verb} {name} in {self.uri}: {_first_line(error)}",
+                        remedy=_permission(self.uri, verb),
+                    ) from error
                 if attempt == attempts:
                     raise StoreUnavailable(
                         f"could not {verb} {name} in {self.uri} after {attempt} tries: {_first_line(error)}"
@@ -235,6 +230,16 @@ def _stored(entry: Any) -> StoredObject:
 
 async def _next_page(pages: Any) -> Any:
     return await anext(pages, None)
+
+
+def _is_denied(error: BaseException) -> bool:
+    """Whether a permission is missing. For listings and deletions the library has no type of its own for
+    that, only the server's words."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+        return True
+    return any(words in str(error) for words in ("403 Forbidden", "401 Unauthorized", "AccessDenied"))
 
 
 def _permission(uri: str, verb: str) -> str:

@@ -60,7 +60,7 @@ async def check_store(store: Store) -> list[Check]:
             found = await asyncio.wait_for(attempt(), VERB_SECONDS)
             checks.append(Check(f"store: {verb}", True, found))
         except StoreDenied as denied:
-            checks.append(Check(f"store: {verb}", False, str(denied), denied.remedy))
+            checks.append(Check(f"store: {verb}", False, denied.message, denied.remedy))
         except (SpotBatchError, asyncio.TimeoutError) as wrong:
             told = str(wrong) or f"{store.uri} did not answer within {VERB_SECONDS:g} s"
             checks.append(Check(f"store: {verb}", False, told, _remedy(wrong, store.uri)))
@@ -75,6 +75,8 @@ class _Trial:
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
+        self._once = f"{name}-once"
+        self._written = False
 
     @property
     def verbs(self) -> dict[str, Callable[[], Awaitable[str]]]:
@@ -89,40 +91,34 @@ class _Trial:
 
     async def _write(self) -> str:
         await self._store.write(self._name, _PROBE)
+        self._written = True
         return f"wrote an object in {self._store.uri}"
 
     async def _read(self) -> str:
         data = await self._store.read(self._name)
+        if not self._written and data is None:
+            return "an object that is not there reads as such"
         if data != _PROBE:
-            raise SpotBatchError(
-                f"{self._name} in {self._store.uri} is not there"
-                if data is None
-                else f"the store {self._store.uri} gave back other bytes than were written"
-            )
+            raise SpotBatchError(f"the store {self._store.uri} gave back other bytes than were written")
         return "read the same bytes"
 
     async def _list(self) -> str:
         folder = self._name.rsplit("/", 1)[0]
-        if self._name not in {entry.name for entry in await self._store.list_objects(folder)}:
+        listed = {entry.name for entry in await self._store.list_objects(folder)}
+        if self._written and self._name not in listed:
             raise SpotBatchError(f"{self._name} is missing from the listing of {self._store.uri}")
-        return "the object is in the listing at once"
+        return "listings are complete at once"
 
     async def _create_twice(self) -> str:
-        name = f"{self._name}-once"
-        try:
-            await self._store.create(name, _PROBE)
-            if await self._store.create(name, _PROBE):
-                raise _NotAtomic(
-                    f"the store {self._store.uri} created the same object twice: results could be overwritten"
-                )
-        finally:
-            await self._store.delete([name])
+        await self._store.create(self._once, _PROBE)
+        if await self._store.create(self._once, _PROBE):
+            raise _NotAtomic(
+                f"the store {self._store.uri} created the same object twice: results could be overwritten"
+            )
         return "a second creation of the same object is refused"
 
     async def _delete(self) -> str:
-        await self._store.delete([self._name])
-        if await self._store.exists(self._name):
-            raise SpotBatchError(f"{self._name} in {self._store.uri} is there after it was deleted")
+        await self._store.delete([self._name, self._once])
         return "nothing of this check is left"
 
 

@@ -30,6 +30,7 @@ class StoreDenied(StoreUnavailable):
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(f"{message}. {remedy}")
+        self.message = message
         self.remedy = remedy
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_spotbatch.hooks import SpotBatchHook
 from airflow_provider_spotbatch.job.errors import JobFailed
 from airflow_provider_spotbatch.job.run_outcome import Outcome
 from airflow_provider_spotbatch.worker import Worker
-from tests.support.runs import Site, drive, site_in, wait_until
+from tests.support.runs import CONN_ID, Site, drive, site_in, wait_until
 from tests.support.work import quarter_megabyte
 
 ITEMS = 24
@@ -81,6 +82,19 @@ def test_a_job_waits_for_room_and_goes_on(full_site: Site, disk: Path) -> None:
     outcome = driving.join()
     assert isinstance(outcome, Outcome)
     assert (outcome.state, outcome.ok) == ("succeeded", ITEMS)
+
+
+def test_a_check_names_a_disk_that_is_full_and_one_that_is_read_only(full_site: Site, disk: Path) -> None:
+    hook = SpotBatchHook(CONN_ID)
+    hook.get_settings()  # makes the key
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    failed = {check.name: check for check in hook.check() if not check.ok}
+    assert {"store", "store: write"} & set(failed)
+    assert "Read-only file system" in " ".join(check.found for check in failed.values())
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    failed = {check.name: check for check in hook.check() if not check.ok}
+    assert list(failed) == ["disk"]
+    assert "GB free" in failed["disk"].found
 
 
 def test_a_later_try_resumes_once_there_is_room(full_site: Site, disk: Path) -> None:

@@ -40,6 +40,7 @@ def test_every_field_is_read_as_text_or_as_json(connect: Connect, tmp_path: Path
         budget_usd=10,
         idle_timeout="90",
         orphan_after=600,
+        retention_days="30",
         tags={"team": "film"},
     )
     assert written.get_settings() == Settings(
@@ -54,6 +55,7 @@ def test_every_field_is_read_as_text_or_as_json(connect: Connect, tmp_path: Path
         budget_usd=10,
         idle_timeout=90.0,
         orphan_after=600,
+        retention_days=30.0,
         options={"path": str(tmp_path), "instances": 3, "tags": {"team": "film"}},
     )
 
@@ -72,6 +74,7 @@ def test_empty_fields_of_the_form_are_left_at_their_defaults(connect: Connect) -
         ({"max_instances": "many"}, "'max_instances' must be a number above 0"),
         ({"budget_usd": -1}, "'budget_usd' must be a number above 0"),
         ({"idle_timeout": True}, "'idle_timeout' must be a number above 0"),
+        ({"retention_days": 0}, "'retention_days' must be a number above 0"),
         ({"idle_timeout": 44}, "'idle_timeout' must be at least 45 s"),
         ({"store": 5}, "'store' must be text"),
         ({"store_options": "region=x"}, "'store_options' must be a JSON object"),
@@ -145,7 +148,18 @@ def test_a_site_can_forbid_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_connection_test_writes_to_the_store(connect: Connect, tmp_path: Path) -> None:
     works, message = connect(path=str(tmp_path)).test_connection()
     assert (works, str(tmp_path) in message) == (True, True)
+    assert "store: create only once" in message
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+def test_the_connection_test_tells_the_first_failure_and_its_cure(connect: Connect, tmp_path: Path) -> None:
+    hook = connect(path=str(tmp_path))
+    assert hook.test_connection()[0]
+    tmp_path.chmod(0o755)
+    works, message = hook.test_connection()
+    assert not works
+    assert message.startswith("folder: private: ")
+    assert message.endswith(f"chmod 700 {tmp_path}")
 
 
 def test_the_connection_test_says_what_is_wrong(connect: Connect, tmp_path: Path) -> None:
