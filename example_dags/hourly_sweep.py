@@ -1,4 +1,5 @@
-"""Every hour: end machines that outlived their run, remove queues and items that belong to nobody.
+"""Every hour: end machines that outlived their run, remove queues and items that belong to nobody, and
+jobs that were over for longer than the connection's ``retention_days`` (without it none is removed).
 
 One such DAG for each connection. A task that fails names the machines that could not be ended.
 """
@@ -31,11 +32,26 @@ def sweep(conn_id: str) -> dict[str, int]:
     }
 
 
+@task(retries=2)
+def clean(conn_id: str) -> int:
+    """How many jobs were removed."""
+    from airflow_provider_spotbatch.control.clean import clean as clean_site
+    from airflow_provider_spotbatch.control.site import open_site
+    from airflow_provider_spotbatch.hooks import SpotBatchHook
+
+    settings = SpotBatchHook(conn_id).get_settings()
+    if settings.retention_days is None:
+        return 0
+    kept_seconds = settings.retention_days * 24 * 3600
+    return len(asyncio.run(clean_site(open_site(settings), kept_seconds, print)).jobs)
+
+
 @dag(
     schedule="@hourly", start_date=datetime(2026, 1, 1, tzinfo=timezone.utc), catchup=False, tags=["example"]
 )
 def hourly_sweep() -> None:
     sweep(CONN_ID)
+    clean(CONN_ID)
 
 
 hourly_sweep()
