@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_spotbatch.control.retention import (
@@ -123,11 +123,9 @@ def test_nothing_goes_that_a_run_may_still_write_to_or_that_was_written_within_t
 
 @given(jobs(), keeps, st.floats(0, 900 * DAY))
 def test_what_may_go_now_may_go_later_too(stored: StoredJob, keep: float, later: float) -> None:
-    assume(may_go(stored, NOW, keep))
-    assert may_go(stored, NOW + later, keep)
+    assert may_go(stored, NOW + later, keep) or not may_go(stored, NOW, keep)
 
 
 @given(jobs(), keeps, st.floats(1.0, 10.0))
 def test_a_longer_retention_removes_no_more(stored: StoredJob, keep: float, times: float) -> None:
-    assume(not may_go(stored, NOW, keep))
-    assert not may_go(stored, NOW, keep * times)
+    assert may_go(stored, NOW, keep) or not may_go(stored, NOW, keep * times)

@@ -125,6 +125,12 @@ STORED = (
         lambda data: RunRecord.from_bytes(SIGNER, 2, data),
     ),
     Stored(
+        "run-closed-1.json",
+        RunRecord(3, Policy(), 0, 0, "", created=1.5, closed=True),
+        lambda value: value.to_bytes(SIGNER),
+        lambda data: RunRecord.from_bytes(SIGNER, 3, data),
+    ),
+    Stored(
         "outcome-1.json",
         Outcome("failed", "1 of 3 items failed", True, GENERATION.job, 2, 1, 3, 2, 1, {"error": 1}, 1.0, 2.5),
         lambda value: value.to_bytes(SIGNER),
