@@ -40,7 +40,7 @@ from airflow_provider_spotbatch.job.launches import TERMINATED
 from airflow_provider_spotbatch.job.signing import unverified_body
 
 AT_ONCE = 16
-"""Jobs looked at, and specifications read, at the same time."""
+"""Jobs looked at and removed, and specifications read, at the same time."""
 
 Say = Callable[[str], None]
 
@@ -80,11 +80,12 @@ async def find_old_jobs(site: Site, keep: float) -> OldJobs:
     old: list[OldJob] = []
     kept = 0
     busy = await _jobs_with_machines(site)
-    async for job in _looked_at(site.store, await _job_names(site.store)):
-        if job.generations and job.job not in busy and may_go(job, site.wall_clock(), keep):
-            old.append(OldJob(job.job, job.over, len(job.generations)))
-        elif job.alive:
-            kept += 1
+    async for jobs in _looked_at(site.store, await _job_names(site.store)):
+        for job in jobs:
+            if job.generations and job.job not in busy and may_go(job, site.wall_clock(), keep):
+                old.append(OldJob(job.job, job.over, len(job.generations)))
+            elif job.alive:
+                kept += 1
     blobs = await _unnamed_blobs(site, keep, without={each.job for each in old})
     return OldJobs(tuple(old), kept, tuple(blobs))
 
@@ -110,12 +111,8 @@ class _Cleaning:
 
     async def run(self) -> CleanReport:
         busy = await _jobs_with_machines(self._site)
-        async for job in _looked_at(self._store, await _job_names(self._store)):
-            may = job.job not in busy and may_go(job, self._site.wall_clock(), self._keep)
-            if may and await self._close(job):
-                await self._remove(job)
-            elif job.alive:
-                self._alive.add(job.job)
+        async for jobs in _looked_at(self._store, await _job_names(self._store)):
+            await asyncio.gather(*(self._take(job, busy) for job in jobs))
         await self._remove_outputs()
         await self._remove_catalogue_entries()
         await self._remove_blobs()
@@ -123,6 +120,13 @@ class _Cleaning:
         return self._report
 
     # --- jobs ----------------------------------------------------------------------------------------
+
+    async def _take(self, job: StoredJob, busy: set[str]) -> None:
+        may = job.job not in busy and may_go(job, self._site.wall_clock(), self._keep)
+        if may and await self._close(job):
+            await self._remove(job)
+        elif job.alive:
+            self._alive.add(job.job)
 
     async def _close(self, job: StoredJob) -> bool:
         """See that no run can begin in the job's generations; False where one has just begun."""
@@ -222,10 +226,9 @@ async def _job_names(store: Store) -> list[str]:
     return [folder.rsplit("/", 1)[1] for folder in await store.list_folders(JOBS)]
 
 
-async def _looked_at(store: Store, names: list[str]) -> AsyncIterator[StoredJob]:
+async def _looked_at(store: Store, names: list[str]) -> AsyncIterator[list[StoredJob]]:
     for start in range(0, len(names), AT_ONCE):
-        for job in await asyncio.gather(*(look_at(store, name) for name in names[start : start + AT_ONCE])):
-            yield job
+        yield await asyncio.gather(*(look_at(store, name) for name in names[start : start + AT_ONCE]))
 
 
 async def look_at(store: Store, job: str) -> StoredJob:
