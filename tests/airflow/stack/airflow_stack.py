@@ -188,9 +188,7 @@ class Stack:
         return self.home / f"{name}.log"
 
 
-def _environment(
-    home: Path, port: int, connections: dict[str, dict[str, Any]], dags: Path
-) -> dict[str, str]:
+def _environment(home: Path, port: int, connections: dict[str, dict[str, Any]], dags: Path) -> dict[str, str]:
     options = {
         "CORE__DAGS_FOLDER": dags,
         "CORE__PLUGINS_FOLDER": HERE / "plugins",
