@@ -45,7 +45,7 @@ def submit_job(
     request = job_request(function, items, policy or Policy())
 
     async def stored() -> Run:
-        submitted = await submit(open_site(settings), request, _silent)
+        submitted = await submit(open_site(settings), request, silent)
         assert submitted.run is not None
         return submitted.run
 
@@ -81,8 +81,8 @@ def run_job(settings: Settings, run: Run) -> MapResult:
 
     async def driven() -> MapResult:
         site: Site = open_site(settings)
-        await drive(Controller(site, run, _silent), _silent)
-        outcome = await finish(site, run, _silent)
+        await drive(Controller(site, run, silent), silent)
+        outcome = await finish(site, run, silent)
         if outcome.failed:
             raise SystemExit(f"the measured job failed: {outcome.message}")
         return MapResult.of(outcome, settings.conn_id, site.store.uri)
@@ -90,5 +90,5 @@ def run_job(settings: Settings, run: Run) -> MapResult:
     return asyncio.run(driven())
 
 
-def _silent(line: str) -> None:
+def silent(line: str) -> None:
     """The narration of a measured job is nobody's."""

@@ -60,7 +60,7 @@ def _run(stack: Stack, dag_id: str, params: dict[str, str]) -> float:
     stack.api.post(f"dags/{dag_id}/dagRuns", {"dag_run_id": "bench", "logical_date": None, "conf": params})
     path = f"dags/{dag_id}/dagRuns/bench"
     run = until(lambda: _ended(stack.api.get(path)), LONGEST, lambda: stack.api.get(path))
-    if run["state"] != "success":
+    if run is None or run["state"] != "success":
         raise SystemExit(f"the measured DAG run failed: {run}")
     begun, ended = (datetime.fromisoformat(run[date]) for date in ("start_date", "end_date"))
     return (ended - begun).total_seconds()

@@ -30,7 +30,7 @@ from airflow_provider_spotbatch.job.report import (
     seal_to_bytes,
 )
 from benchmarks import work
-from benchmarks.job import job_request
+from benchmarks.job import job_request, silent
 from benchmarks.memory import measured
 
 MACHINES = 100
@@ -157,10 +157,10 @@ async def tick_for(items: int) -> Ticks:
     settings = Settings("bench", "memory", b"a key of the benchmark", options={"cloud": cloud.name})
     site = Site(settings, MemoryBackend(settings), cloud.store, clock=clock.now, wall_clock=clock.now)
     policy = Policy(concurrency=MACHINES * SLOTS, early_stop=None)
-    submitted = await submit(site, job_request(work.nothing, range(items), policy), str)
+    submitted = await submit(site, job_request(work.nothing, range(items), policy), silent)
     assert submitted.run is not None
     fleet = Fleet(cloud, submitted.run)
-    controller = Controller(site, submitted.run, str)
+    controller = Controller(site, submitted.run, silent)
     ticks = Ticks()
     with measured() as block:
         for _ in range(TICKS):

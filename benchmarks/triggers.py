@@ -22,7 +22,7 @@ from airflow_provider_spotbatch.job.report import RUNNING, EndedChunk, Report
 from airflow_provider_spotbatch.job.resources import Resources
 from airflow_provider_spotbatch.triggers import SpotMapTrigger
 from benchmarks import work
-from benchmarks.job import job_request
+from benchmarks.job import job_request, silent
 
 SMALL = Resources(cpus=0.1, memory_gb=0.1)
 ITEMS = 1000
@@ -81,7 +81,7 @@ async def _submit(site: Site, count: int, age: float) -> list[Run]:
     request = job_request(work.nothing, range(ITEMS), Policy(concurrency=1, resources=SMALL))
     runs = []
     for number in range(count):
-        submitted = await submit(site, replace(request, task_id=f"t{number}"), str)
+        submitted = await submit(site, replace(request, task_id=f"t{number}"), silent)
         assert submitted.run is not None
         await _began(site, submitted.run, age)
         runs.append(submitted.run)
@@ -148,7 +148,7 @@ def _watched() -> Iterator[Held]:
         collected += took
         held.collection = max(held.collection, took)
 
-    handle._run = timed
+    handle._run = timed  # type: ignore[method-assign]
     gc.callbacks.append(collects)
     began, in_loop, in_process = time.perf_counter(), time.thread_time(), time.process_time()
     try:
@@ -157,5 +157,5 @@ def _watched() -> Iterator[Held]:
         passed = time.perf_counter() - began
         held.loop = (time.thread_time() - in_loop) / passed
         held.process = (time.process_time() - in_process) / passed
-        handle._run = run
+        handle._run = run  # type: ignore[method-assign]
         gc.callbacks.remove(collects)
