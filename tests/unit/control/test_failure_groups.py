@@ -111,7 +111,7 @@ def test_before_the_end_reports_and_seals_tell_the_failed_attempts(store: Store)
         sealed, told, unfailing = (
             EndedChunk(str(chunk(number)), 2, int(number < 3), 1.0, 10) for number in (0, 1, 3)
         )
-        # Results that another had written: of chunk 1, which is told already, and of 2, whose machine is gone.
+        # Results that another had written: of chunk 1, told already, and of 2, whose machine is gone.
         others = [EndedChunk(str(chunk(number)), 0, 0, 0.0, 0, found=True) for number in (1, 2)]
         not_yet_there = EndedChunk(str(chunk(9)), 1, 1, 1.0, 10)
         await run.report("a", [told], sealed=[sealed])
