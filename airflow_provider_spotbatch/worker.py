@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_spotbatch.backends import open_backend
 from airflow_provider_spotbatch.control.metrics import SILENT
-from airflow_provider_spotbatch.job.errors import JobFailed
+from airflow_provider_spotbatch.job.errors import JobFailed, SpotBatchError
 
 if TYPE_CHECKING:
     from airflow_provider_spotbatch.backends.base import Backend
@@ -100,9 +100,7 @@ class Worker:
         if self._stop is not None:
             self._stop()
         if self.run is not None:
-            thread = threading.Thread(
-                target=self._cancel, args=("the task was killed", KILL_SECONDS), daemon=True
-            )
+            thread = threading.Thread(target=self._cancel_in_haste, daemon=True)
             thread.start()
             thread.join(KILL_SECONDS)
 
@@ -122,6 +120,12 @@ class Worker:
     def _own_run(self) -> Run:
         assert self.run is not None, "submit() first"
         return self.run
+
+    def _cancel_in_haste(self) -> None:
+        try:
+            self._cancel("the task was killed", KILL_SECONDS)
+        except SpotBatchError as error:
+            self._say(f"ERROR: run {self._own_run.tag} was not cancelled: {error}")
 
     def _cancel(self, reason: str, seconds: float) -> bool:
         from airflow_provider_spotbatch.control.cancel import cancel

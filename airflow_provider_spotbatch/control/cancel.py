@@ -27,15 +27,32 @@ async def cancel(
 
     Harmless when repeated, and for a run that is over. Nothing can be launched for it afterwards.
     ``retryable`` False: a task that waits for the run fails for good, and Airflow does not retry it.
+    Raises StoreUnavailable where the store cannot be told; the machines are asked to end all the same.
     """
-    if await write_cancel(site.store, run, reason, site.wall_clock(), retryable=retryable):
-        say(f"cancelling run {run.tag}: {reason}")
-    spec, record = await read_spec(site, run.generation), await read_run(site, run)
-    if spec is None or record is None:
-        return True
-    await close_launches(site, run)
-    fleet = site.backend.fleet(run, await boot_for(site, run, spec, record))
+    try:
+        if await write_cancel(site.store, run, reason, site.wall_clock(), retryable=retryable):
+            say(f"cancelling run {run.tag}: {reason}")
+        spec, record = await read_spec(site, run.generation), await read_run(site, run)
+        if spec is None or record is None:
+            return True
+        await close_launches(site, run)
+        fleet = site.backend.fleet(run, await boot_for(site, run, spec, record))
+    except StoreUnavailable:
+        await _end_what_carries_the_tag(site, run, say)
+        raise
     return await end_machines(site, run, fleet, say, deadline=deadline)
+
+
+async def _end_what_carries_the_tag(site: Site, run: Run, say: Say) -> None:
+    """Ask once for the end of the run's machines, as far as can be without the store."""
+    machines = [
+        machine.instance.id
+        for machine in await site.backend.machines()
+        if machine.run == run.tag and machine.instance.state != TERMINATED
+    ]
+    if machines:
+        say(f"the store cannot be told that run {run.tag} ends; ending machines {', '.join(machines)}")
+        await site.backend.terminate(machines)
 
 
 async def write_cancel(store: Store, run: Run, reason: str, now: float, *, retryable: bool) -> bool:
