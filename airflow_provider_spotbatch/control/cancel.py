@@ -10,6 +10,7 @@ from airflow_provider_spotbatch.backends.base import Fleet
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.control.closing import is_closed
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
+from airflow_provider_spotbatch.control.find_run import numbered_folders
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
 from airflow_provider_spotbatch.job.errors import Refusal, StoreUnavailable, Throttled
 from airflow_provider_spotbatch.job.keys import Generation, Run, job_prefix, launch_entry
@@ -73,10 +74,10 @@ async def allows_retry(store: Store, run: Run) -> bool:
 async def unfinished_runs(store: Store, job: str) -> list[Run]:
     """The runs of the job that have begun and have no outcome, in order."""
     found = []
-    for folder in await store.list_folders(job_prefix(job)):
-        generation = Generation(job, int(folder.rsplit("/", 1)[1]))
-        for own in await store.list_folders(generation.runs):
-            run = Run(generation, int(own.rsplit("/", 1)[1]))
+    for number, _ in await numbered_folders(store, job_prefix(job)):
+        generation = Generation(job, number)
+        for own, _ in await numbered_folders(store, generation.runs):
+            run = Run(generation, own)
             begun = await store.exists(run.run) and not await is_closed(store, run)
             if begun and not await store.exists(run.outcome):
                 found.append(run)

@@ -8,6 +8,7 @@ machine wrote for the first could be taken for a result of the second.
 from __future__ import annotations
 
 from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.control.find_run import numbered_folders
 from airflow_provider_spotbatch.job.keys import Generation, Run, job_prefix, removed_number, removed_numbers
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_record import RunRecord
@@ -27,8 +28,12 @@ async def is_closed(store: Store, run: Run) -> bool:
 
 
 def says_closed(record: bytes) -> bool:
-    """Whether a stored ``run.json`` closes its generation; unchecked."""
-    return bool(unverified_body(record).get("closed"))
+    """Whether a stored ``run.json`` closes its generation; unchecked. One that cannot be read does not: what
+    is not understood is never removed."""
+    try:
+        return bool(unverified_body(record).get("closed"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
 
 
 async def take_number(store: Store, generation: Generation) -> None:
@@ -40,8 +45,8 @@ async def last_generation(store: Store, job: str) -> int:
     """The highest number that a generation of the job ever had, removed ones included; 0 for none."""
     removed = await store.list_objects(removed_numbers(job))
     last = max((int(entry.name.rsplit("/", 1)[1]) for entry in removed), default=0)
-    for folder in reversed(await store.list_folders(job_prefix(job))):
-        generation = Generation(job, int(folder.rsplit("/", 1)[1]))
+    for number, _ in reversed(await numbered_folders(store, job_prefix(job))):
+        generation = Generation(job, number)
         if generation.number <= last:
             break
         if await store.exists(generation.spec) or await store.list_folders(generation.runs):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.control.heads import read_failure, read_head
 from airflow_provider_spotbatch.control.run_summary import RunDocuments
+from airflow_provider_spotbatch.control.stored import reading
 from airflow_provider_spotbatch.job.errors import SpotBatchError
 from airflow_provider_spotbatch.job.index import BLOCK_BYTES, BLOCK_RECORDS, RECORD, open_block, place_at
 from airflow_provider_spotbatch.job.keys import ChunkId
@@ -196,7 +197,6 @@ async def _ended_chunks(store: Store, documents: RunDocuments) -> AsyncIterator[
         data = await store.read(entry.name)
         if data is None:
             continue
-        if entry.name.endswith(".json"):
-            yield Report.from_bytes(data).ended
-        else:
-            yield seal_from_bytes(data)
+        with reading(entry.name):
+            ended = Report.from_bytes(data).ended if entry.name.endswith(".json") else seal_from_bytes(data)
+        yield ended

@@ -34,10 +34,13 @@ async def catalogue_entries(store: Store, prefix: str = CATALOGUE) -> list[Catal
 
 
 async def read_identity(store: Store, entry: CatalogueEntry) -> dict[str, Any]:
-    """dag_id, run_id, task_id and map_index of a job; empty where its entry is gone."""
+    """dag_id, run_id, task_id and map_index of a job; empty where its entry is gone, or cannot be read: the
+    job itself may be all right."""
     data = await store.read(entry.name)
-    identity: dict[str, Any] = json.loads(data) if data is not None else {}
-    return identity
+    try:
+        return {} if data is None else dict(json.loads(data))
+    except (ValueError, TypeError):
+        return {}
 
 
 async def find_run(store: Store, text: str, generation: int | None = None, run: int | None = None) -> Run:
@@ -87,8 +90,18 @@ async def latest_run(store: Store, job: str) -> Run | None:
 
 async def _numbers(store: Store, prefix: str, proof: str) -> list[int]:
     """The numbered folders below ``prefix`` that hold the object ``proof``, ascending."""
+    return [
+        number
+        for number, folder in await numbered_folders(store, prefix)
+        if await store.exists(f"{folder}/{proof}")
+    ]
+
+
+async def numbered_folders(store: Store, prefix: str) -> list[tuple[int, str]]:
+    """Number and name of the generations of a job, or the runs of a generation, ascending; what else lies
+    there is left out."""
     folders = await store.list_folders(prefix)
-    return [int(folder.rsplit("/", 1)[1]) for folder in folders if await store.exists(f"{folder}/{proof}")]
+    return [(int(name), folder) for folder in folders if (name := folder.rsplit("/", 1)[1]).isdecimal()]
 
 
 def _chosen(of: str, what: str, asked: int | None, there: list[int]) -> int:

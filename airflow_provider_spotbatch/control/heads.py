@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.control.stored import reading
 from airflow_provider_spotbatch.job.keys import ChunkId, Generation
 from airflow_provider_spotbatch.job.outcome import FAILURE, Failure, ResultHead, decode_head, head_size
 from airflow_provider_spotbatch.job.signing import Signer
@@ -21,10 +22,11 @@ async def read_head(
     data = await store.read_range(name, 0, FIRST_READ)
     if data is None:
         return None
-    size = head_size(data)
-    if size > len(data):
-        data += await store.read_range(name, len(data), size) or b""
-    return await asyncio.to_thread(decode_head, signer, chunk, data)
+    with reading(name):
+        size = head_size(data)
+        if size > len(data):
+            data += await store.read_range(name, len(data), size) or b""
+        return await asyncio.to_thread(decode_head, signer, chunk, data)
 
 
 async def read_failure(

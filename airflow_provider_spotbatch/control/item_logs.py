@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from airflow_provider_spotbatch.backends.store import Store, StoredObject
+from airflow_provider_spotbatch.control.stored import reading
 from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.keys import Generation, Run, launch_entry
 from airflow_provider_spotbatch.job.launches import LaunchOutcome
@@ -130,10 +131,11 @@ async def machines_of_run(store: Store, run: Run) -> frozenset[str]:
         entry.name.rsplit("/", 1)[1][: -len(".json")] for entry in reports if entry.name.endswith(".json")
     }
     for entry in launches:
-        if launch_entry(entry.name)[1] == "result.json":
-            data = await store.read(entry.name)
-            if data is not None:
-                found |= {instance.id for instance in LaunchOutcome.from_bytes(data).instances}
+        with reading(entry.name):
+            if launch_entry(entry.name)[1] == "result.json":
+                data = await store.read(entry.name)
+                if data is not None:
+                    found |= {instance.id for instance in LaunchOutcome.from_bytes(data).instances}
     return frozenset(found)
 
 

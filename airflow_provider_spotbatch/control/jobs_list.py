@@ -65,5 +65,5 @@ async def _listed(
             return ListedJob(entry.job, identity, None, "no run of it has begun")
         documents = await read_documents(store, keyring, run)
         return ListedJob(entry.job, identity, await read_summary(store, documents, now))
-    except (SpotBatchError, ValueError, KeyError, TypeError) as error:
+    except SpotBatchError as error:
         return ListedJob(entry.job, identity, None, f"cannot be read: {error}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.control.stored import reading
 from airflow_provider_spotbatch.job.errors import SpotBatchError
 from airflow_provider_spotbatch.job.keyring import Keyring
 from airflow_provider_spotbatch.job.keys import Generation, Run, launch_entry
@@ -97,7 +98,8 @@ async def read_documents(store: Store, keyring: Keyring, run: Run) -> RunDocumen
     data = await store.read(run.run)
     if data is None:
         raise SpotBatchError(f"run {run.tag} is not in {store.uri}: it was cleaned up, or never begun")
-    record = RunRecord.from_bytes(signer, run.number, data)
+    with reading(run.run):
+        record = RunRecord.from_bytes(signer, run.number, data)
     if record.closed:
         raise SpotBatchError(
             f"generation {run.generation.number} of job {run.generation.job} is being removed"
@@ -110,8 +112,9 @@ async def read_specification(store: Store, keyring: Keyring, generation: Generat
     data = await store.read(generation.spec)
     if data is None:
         raise SpotBatchError(f"{generation.spec} is not in {store.uri}: it was cleaned up, or never written")
-    signer = keyring.signer(generation, unverified_body(data)["key_id"])
-    return Spec.from_bytes(signer, data), signer
+    with reading(generation.spec):
+        signer = keyring.signer(generation, unverified_body(data)["key_id"])
+        return Spec.from_bytes(signer, data), signer
 
 
 async def read_summary(store: Store, documents: RunDocuments, now: float) -> RunSummary:
@@ -171,8 +174,10 @@ def summarize(
 
 async def read_outcome(store: Store, documents: RunDocuments) -> Outcome | None:
     """How the run ended, or None before that."""
-    data = await store.read(documents.run.outcome)
-    return None if data is None else Outcome.from_bytes(documents.signer, documents.run.number, data)
+    run = documents.run
+    data = await store.read(run.outcome)
+    with reading(run.outcome):
+        return None if data is None else Outcome.from_bytes(documents.signer, run.number, data)
 
 
 async def read_progress(store: Store, run: Run) -> Progress | None:
@@ -180,12 +185,14 @@ async def read_progress(store: Store, run: Run) -> Progress | None:
     data = await store.read(run.progress)
     if data is None:
         return None
-    stored = json.loads(data)
-    return Progress(**{name: stored[name] for name in Progress.__dataclass_fields__})
+    with reading(run.progress):
+        stored = json.loads(data)
+        return Progress(**{name: stored[name] for name in Progress.__dataclass_fields__})
 
 
 async def _machines(store: Store, run: Run) -> int:
-    entries = await store.list_objects(run.launches)
-    answers = [entry.name for entry in entries if launch_entry(entry.name)[1] == "result.json"]
-    stored = await asyncio.gather(*(store.read(name) for name in answers))
-    return sum(len(LaunchOutcome.from_bytes(data).instances) for data in stored if data is not None)
+    with reading(run.launches):
+        entries = await store.list_objects(run.launches)
+        answers = [entry.name for entry in entries if launch_entry(entry.name)[1] == "result.json"]
+        stored = await asyncio.gather(*(store.read(name) for name in answers))
+        return sum(len(LaunchOutcome.from_bytes(data).instances) for data in stored if data is not None)

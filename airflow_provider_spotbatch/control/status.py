@@ -25,6 +25,7 @@ from airflow_provider_spotbatch.control.run_summary import (
     summarize,
 )
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine
+from airflow_provider_spotbatch.control.stored import reading
 from airflow_provider_spotbatch.job.keys import Run, launch_entry
 from airflow_provider_spotbatch.job.launches import RUNNING as THERE
 from airflow_provider_spotbatch.job.launches import TERMINATED, Instance, LaunchOutcome, LaunchRecord
@@ -194,7 +195,7 @@ class Watcher:
             machines=machines,
             rate=self._rate(summary, now),
             awaited="" if over else awaited(counts, seen, last_launch, None),
-            stopping="" if over else _stopping(cancelled, stopped),
+            stopping="" if over else _stopping(self._run, cancelled, stopped),
             reasons=tuple(reasons[-SHOWN_REASONS:]),
         )
 
@@ -203,15 +204,16 @@ class Watcher:
     async def _read_launches(self) -> None:
         known = self._launches
         for entry in await self._store.list_objects(self._run.launches):
-            number, kind = launch_entry(entry.name)
-            if kind == "json" and number not in known.records:
-                data = await self._store.read(entry.name)
-                if data is not None:
-                    known.records[number] = LaunchRecord.from_bytes(data)
-            elif kind == "result.json" and number not in known.answers:
-                data = await self._store.read(entry.name)
-                if data is not None:
-                    known.answers[number] = LaunchOutcome.from_bytes(data)
+            with reading(entry.name):
+                number, kind = launch_entry(entry.name)
+                if kind == "json" and number not in known.records:
+                    data = await self._store.read(entry.name)
+                    if data is not None:
+                        known.records[number] = LaunchRecord.from_bytes(data)
+                elif kind == "result.json" and number not in known.answers:
+                    data = await self._store.read(entry.name)
+                    if data is not None:
+                        known.answers[number] = LaunchOutcome.from_bytes(data)
 
     async def _read_reports(self) -> None:
         entries = await self._store.list_objects(self._run.agents)
@@ -230,7 +232,8 @@ class Watcher:
             stored = await asyncio.gather(*(self._store.read(entry.name) for _, entry in some))
             for (machine, entry), data in zip(some, stored, strict=True):
                 if data is not None:
-                    self._reports[machine] = entry.tag, Report.from_bytes(data)
+                    with reading(entry.name):
+                        self._reports[machine] = entry.tag, Report.from_bytes(data)
 
     async def _read_losses(self) -> None:
         for entry in await self._store.list_objects(self._run.losses):
@@ -238,7 +241,8 @@ class Watcher:
             if machine not in self._losses:
                 data = await self._store.read(entry.name)
                 if data is not None:
-                    self._losses[machine] = str(json.loads(data)["cause"])
+                    with reading(entry.name):
+                        self._losses[machine] = str(json.loads(data)["cause"])
 
     async def _read_history(self) -> None:
         entries = (await self._store.list_objects(self._run.histories))[-HISTORY_OBJECTS:]
@@ -248,9 +252,10 @@ class Watcher:
                 continue
             data = await self._store.read(entry.name)
             if data is not None:
-                minute = int(entry.name.rsplit("/", 1)[1].partition(".")[0])
-                texts = await asyncio.to_thread(reasons_from_bytes, data)
-                self._reasons[key] = [Reason(minute * 60.0, text) for text in texts]
+                with reading(entry.name):
+                    minute = int(entry.name.rsplit("/", 1)[1].partition(".")[0])
+                    texts = await asyncio.to_thread(reasons_from_bytes, data)
+                    self._reasons[key] = [Reason(minute * 60.0, text) for text in texts]
 
     async def _read_carried(self) -> None:
         """Items that earlier runs finished."""
@@ -259,9 +264,11 @@ class Watcher:
             return
         self._carried = 0
         if previous is not None:
-            data = await self._store.read(Run(self._run.generation, previous).outcome)
+            name = Run(self._run.generation, previous).outcome
+            data = await self._store.read(name)
             if data is not None:
-                self._carried = Outcome.from_bytes(self._documents.signer, previous, data).ok
+                with reading(name):
+                    self._carried = Outcome.from_bytes(self._documents.signer, previous, data).ok
 
     # --- the picture -----------------------------------------------------------------------------
 
@@ -319,7 +326,9 @@ class Watcher:
         return done / seconds if done > 0 and seconds > 0 else None
 
 
-def _stopping(cancelled: bytes | None, stopped: bytes | None) -> str:
+def _stopping(run: Run, cancelled: bytes | None, stopped: bytes | None) -> str:
     if stopped is not None:
-        return str(json.loads(stopped)["stop"]["message"])
-    return "" if cancelled is None else f"cancelled: {json.loads(cancelled)['reason']}"
+        with reading(run.stop):
+            return str(json.loads(stopped)["stop"]["message"])
+    with reading(run.cancel):
+        return "" if cancelled is None else f"cancelled: {json.loads(cancelled)['reason']}"
