@@ -13,6 +13,9 @@ from airflow_provider_spotbatch.control.jobs_list import ListedJob, list_jobs
 from airflow_provider_spotbatch.control.wording import duration
 
 SHOWN = 20
+SHOWN_TROUBLES = 5
+UNKNOWN = "unknown"
+"""The state of a job that cannot be read, or has no run yet."""
 
 COLUMNS = (
     *("job", "dag", "task", "index", "dag run"),
@@ -20,6 +23,8 @@ COLUMNS = (
 )
 NUMBERS = ("index", "done", "failed", "duration", "machines", "cost")
 NAMES = ("dag", "task", "dag run")
+SPARE = ("machines", "dag run", "index", "task", "dag", "duration", "started", "cost", "failed", "done")
+"""What a narrow terminal does without, in this order: a job's id names its DAG and task."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,11 +51,19 @@ async def run(arguments: argparse.Namespace) -> int:
         output.print_json([_to_json(job, now) for job in found])
     elif found:
         rows = [_row(job, now) for job in found]
-        output.console().print(output.table(COLUMNS, rows, right=NUMBERS, wrap=NAMES))
+        output.console().print(output.table(COLUMNS, rows, right=NUMBERS, wrap=NAMES, spare=SPARE))
+        _tell_troubles([job for job in found if job.summary is None])
     else:
         of = "" if arguments.dag is None else f" of DAG {arguments.dag}"
         output.note(f"there are no jobs{of} in {where.store.uri}")
     return 0
+
+
+def _tell_troubles(jobs: list[ListedJob]) -> None:
+    for job in jobs[:SHOWN_TROUBLES]:
+        output.note(f"{job.job}: {job.trouble}")
+    if len(jobs) > SHOWN_TROUBLES:
+        output.note(f"… and {len(jobs) - SHOWN_TROUBLES:,} more that are {UNKNOWN}: --json tells why")
 
 
 def _row(job: ListedJob, now: float) -> list[str | Text]:
@@ -64,7 +77,7 @@ def _row(job: ListedJob, now: float) -> list[str | Text]:
     ]
     summary = job.summary
     if summary is None:
-        return [*names, job.trouble, *[""] * 6]
+        return [*names, UNKNOWN, *[""] * 6]
     return [
         *names,
         output.state_text(summary.state),

@@ -10,10 +10,11 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +26,9 @@ _CONTROL = re.compile(
 
 
 FILE_WIDTH = 1000
+
+GAP = 2
+"""Characters between two columns of a table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +50,13 @@ def count(text: str) -> int:
 def console() -> Console:
     """Standard output, in which no text is read as markup; wide enough for any table where it is no
     terminal."""
-    return Console(markup=False, emoji=False, highlight=False, width=None if is_terminal() else FILE_WIDTH)
+    return _Console(markup=False, emoji=False, highlight=False, width=None if is_terminal() else FILE_WIDTH)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to ``main``, for which a reader that has enough is no failure: rich would exit with 1."""
+        raise BrokenPipeError
 
 
 def print_json(document: Any) -> None:
@@ -74,7 +84,12 @@ def _to_stderr(message: str) -> None:
 
 def plain(text: str) -> str:
     """``text`` with its control characters (tab and line feed excepted) spelled out."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(_spelled, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def one_line(text: str, longest: int = 100) -> str:
@@ -89,18 +104,37 @@ def table(
     *,
     right: Collection[str] = (),
     wrap: Collection[str] = (),
+    spare: Sequence[str] = (),
 ) -> Table:
     """A table without lines, and without columns that have nothing in them. ``right``: the columns that hold
-    numbers; ``wrap``: those that may take several lines where the terminal is narrow."""
+    numbers; ``wrap``: those that may take several lines where the terminal is narrow; ``spare``: those that
+    are left out, one after the other, where it is too narrow even so."""
     cells = [[cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row] for row in rows]
     used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
+    least = {place: _least_width(columns, cells, place, wrap) for place in used}
+    for column in spare:
+        if _fits(least, used):
+            break
+        used = [place for place in used if columns[place] != column]
+    folds = wrap if _fits(least, used) else columns
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in (columns[place] for place in used):
         side: Literal["left", "right"] = "right" if column in right else "left"
-        shown.add_column(column, justify=side, no_wrap=column not in wrap, overflow="fold")
+        shown.add_column(column, justify=side, no_wrap=column not in folds, overflow="fold")
     for row in cells:
         shown.add_row(*(row[place] for place in used))
     return shown
+
+
+def _least_width(
+    columns: Sequence[str], cells: Sequence[Sequence[Text]], place: int, wrap: Collection[str]
+) -> int:
+    head = cell_len(columns[place])
+    return head if columns[place] in wrap else max(head, *(row[place].cell_len for row in cells))
+
+
+def _fits(least: Mapping[int, int], used: Collection[int]) -> bool:
+    return sum(least[place] + GAP for place in used) - GAP <= console().width
 
 
 STATE_STYLES = {

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ async def run(arguments: argparse.Namespace) -> int:
             debugger=debugger(arguments.source) if arguments.pdb else None,
         )
         lines = sys.stderr if arguments.json else sys.stdout
-        outcome = await replay_item(where.store, orders, lambda line: print(line, file=lines, flush=True))
+        outcome = await replay_item(
+            where.store, orders, lambda line: print(plain(line), file=lines, flush=True)
+        )
     verdict = compare(replay.recorded, outcome)
     if arguments.json:
         output.print_json(_to_json(outcome, verdict))
@@ -105,7 +108,7 @@ def _interrupts(for_the_item: bool) -> Iterator[None]:
 
 def _show_record(replay: Replay) -> None:
     run, work, recorded = replay.documents.run, replay.spec.work, replay.recorded
-    say = output.console().print
+    say = partial(output.console().print, soft_wrap=True)
     say(
         f"item {replay.item} of {run.generation.job} (generation {run.generation.number}, run {run.number}): "
         f"{plain(work.name)}"
@@ -136,7 +139,7 @@ def _record_lines(recorded: ItemRecord) -> Iterator[str]:
 
 
 def _show_outcome(outcome: ItemOutcome, verdict: Verdict) -> None:
-    say = output.console().print
+    say = partial(output.console().print, soft_wrap=True)
     say("")
     used = _used(outcome.end - outcome.start, outcome.peak_mb)
     failure = verdict.failure

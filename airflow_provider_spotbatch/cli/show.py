@@ -31,6 +31,8 @@ BAR_WIDTH = 40
 
 MACHINE_COLUMNS = ("machine", "state", "slots", "running", "ok", "failed", "$/h", "")
 MACHINE_NUMBERS = ("slots", "running", "ok", "failed", "$/h")
+MACHINE_SPARE = ("", "slots", "$/h", "running", "ok", "failed")
+"""What a narrow terminal does without, in this order."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -180,7 +182,7 @@ def _machines(status: Status) -> Iterator[RenderableType]:
     shown = status.machines[:SHOWN_MACHINES]
     rows = [_machine(machine) for machine in shown]
     yield Text()
-    yield output.table(MACHINE_COLUMNS, rows, right=MACHINE_NUMBERS, wrap=("",))
+    yield output.table(MACHINE_COLUMNS, rows, right=MACHINE_NUMBERS, wrap=("",), spare=MACHINE_SPARE)
     more = len(status.machines) - len(shown)
     if more:
         yield Text(f"… and {some(more, 'machine')} more", style="dim")

@@ -52,6 +52,7 @@ def share(apples, *, friends):
 
 def divided(box, *, friends, **_):
     print(f"dividing {box} in attempt {item_context.attempt}")
+    print(chr(27) + "[2J")  # no screen is cleared by what is replayed
     item_context.checkpoint.save(b"of a replay")
     return Box(share(box.apples, friends=friends))
 
@@ -231,7 +232,7 @@ def test_a_replay_in_json_is_one_document(replay: Any, work: Work) -> None:
     code, out, error = replay(work.job, BAD, "--json")
     document = json.loads(out)
     assert code == 1
-    assert error == "dividing Box(0) in attempt 1\n"
+    assert error == "dividing Box(0) in attempt 1\n\\x1b[2J\n"
     assert 0 <= document.pop("seconds") < PATIENCE
     assert document.pop("traceback").endswith("ZeroDivisionError: division by zero\n")
     assert document == {
