@@ -277,7 +277,7 @@ def open_store(uri: str, options: dict[str, Any] | None = None, *, seconds: floa
                 f"the store {uri} cannot be made: {error.strerror}. Choose another path in the connection"
             ) from error
         return Store(uri, LocalStore(path, automatic_cleanup=True), seconds=seconds)
-    if "://" not in uri:
+    if not uri.startswith(("s3://", "gs://")):
         raise InvalidInput(
             f"the store {uri!r} must be a URI: file:///…, s3://bucket/prefix or gs://bucket/prefix"
         )

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_spotbatch.cli import job_argument, output, place
 from airflow_provider_spotbatch.control.item_logs import ItemLogs, LogLine, chosen_machines
 from airflow_provider_spotbatch.control.run_summary import read_specification
-from airflow_provider_spotbatch.job.errors import InvalidInput
+from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run
 
 PAUSE_SECONDS = 1.0
@@ -70,7 +70,11 @@ def _check_item(run: Run, item: int | None, items: int) -> None:
 
 async def _is_over(where: place.Place, run: Run) -> bool:
     """Whether nothing more is to come: asked before the last look, so that this one sees all."""
-    return await where.store.exists(run.outcome) or await where.store.exists(run.cancel)
+    if await where.store.exists(run.outcome) or await where.store.exists(run.cancel):
+        return True
+    if not await where.store.exists(run.run):
+        raise SpotBatchError(f"job {run.generation.job} was removed from {where.store.uri} meanwhile")
+    return False
 
 
 def _wanted(line: LogLine, arguments: argparse.Namespace) -> bool:

@@ -26,6 +26,7 @@ from airflow_provider_spotbatch.control.run_summary import (
 )
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine
 from airflow_provider_spotbatch.control.stored import reading
+from airflow_provider_spotbatch.job.errors import SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run, launch_entry
 from airflow_provider_spotbatch.job.launches import RUNNING as THERE
 from airflow_provider_spotbatch.job.launches import TERMINATED, Instance, LaunchOutcome, LaunchRecord
@@ -164,6 +165,9 @@ class Watcher:
             self._store.read(self._run.cancel),
             self._store.read(self._run.stop),
         )
+        if outcome is None and not await self._store.exists(self._run.run):
+            job = self._run.generation.job
+            raise SpotBatchError(f"job {job} was removed from {self._store.uri} meanwhile")
         await asyncio.gather(
             self._read_launches(),
             self._read_reports(),

@@ -119,3 +119,9 @@ def test_a_store_is_looked_at_without_airflow(root: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.parametrize("uri", ["store", "/srv/store", "", "http://host/store", "C://store"])
+def test_what_is_no_store_is_refused_at_once(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "--store", uri]) == 1
+    assert "must be a URI: file:///…, s3://bucket/prefix or gs://bucket/prefix" in capsys.readouterr().err
