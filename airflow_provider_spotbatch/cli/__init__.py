@@ -32,10 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Errors of this package are one line on standard error; usage errors raise SystemExit(2).
     """
-    from airflow_provider_spotbatch.cli.output import error
+    from airflow_provider_spotbatch.cli.output import error, prepare
     from airflow_provider_spotbatch.job.errors import SpotBatchError
 
     arguments = build_parser().parse_args(argv)
+    prepare()
     try:
         answer = arguments.run(arguments)
         return int(asyncio.run(answer) if inspect.iscoroutine(answer) else answer)
@@ -45,8 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # `spotbatch logs … | head`: whoever read has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return FINE
+    except OSError as failed:  # the disk is full that it is printed to, or that a replay needs
+        error(str(failed))
+        _print_no_more()
+        return BAD
+
+
+def _print_no_more() -> None:
+    """What is still held for standard output would fail again at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:

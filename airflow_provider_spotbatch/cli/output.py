@@ -7,6 +7,7 @@ escape sequence of theirs reaches the terminal, and rich reads no markup in them
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import sys
@@ -33,6 +34,14 @@ GAP = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def prepare() -> None:
+    """Let nothing that is printed fail for its characters: those that the terminal's encoding does not have
+    are spelled out."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def is_terminal() -> bool:

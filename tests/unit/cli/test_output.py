@@ -83,16 +83,36 @@ def test_json_is_one_line_whatever_it_holds(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(line) == {"text": "\x1b\n\u2028"}
 
 
-def test_a_reader_that_has_enough_is_no_failure(tmp_path: Path) -> None:
-    """As ``spotbatch jobs | head -1``."""
+@pytest.fixture
+def listing(tmp_path: Path) -> list[str]:
+    """A command that prints a table with an accent in it."""
     store = f"file://{tmp_path}"
-    asyncio.run(stored_run(open_store(store)).begin())
+    asyncio.run(stored_run(open_store(store)).begin("dåg"))
+    return [sys.executable, "-m", "airflow_provider_spotbatch.cli", "jobs", "--store", store]
+
+
+def test_a_reader_that_has_enough_is_no_failure(listing: list[str]) -> None:
+    """As ``spotbatch jobs | head -1``."""
     theirs, ours = os.pipe()
     os.close(theirs)
-    command = [sys.executable, "-m", "airflow_provider_spotbatch.cli", "jobs", "--store", store]
-    with open(ours, "wb") as full:
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, text=True)
+    with open(ours, "wb") as nobody:
+        ended = subprocess.run(listing, stdout=nobody, stderr=subprocess.PIPE, timeout=60, text=True)
 
     assert ended.returncode == 0
     assert "Traceback" not in ended.stderr
     assert "Broken" not in ended.stderr
+
+
+def test_a_disk_that_is_full_is_told_in_one_line(listing: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(listing, stdout=full, stderr=subprocess.PIPE, timeout=60, text=True)
+
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[1:] == ["error: [Errno 28] No space left on device"]
+
+
+def test_characters_that_a_terminal_does_not_have_are_spelled_out(listing: list[str]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(listing, capture_output=True, timeout=60, env=environment, check=True)
+
+    assert b"d\\xe5g" in ended.stdout
