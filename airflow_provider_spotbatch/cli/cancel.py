@@ -12,7 +12,7 @@ from airflow_provider_spotbatch.cli import output, place
 from airflow_provider_spotbatch.control.cancel import cancel, unfinished_runs, write_cancel
 from airflow_provider_spotbatch.control.find_run import find_job
 from airflow_provider_spotbatch.control.site import Site
-from airflow_provider_spotbatch.job.errors import InvalidInput
+from airflow_provider_spotbatch.job.errors import FormatMismatch, InvalidInput, SignatureMismatch
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import TERMINATED
 
@@ -68,7 +68,11 @@ async def _by_store_alone(where: place.Place, run: Run, reason: str) -> dict[str
 async def _with_its_machines(
     site: Site, run: Run, reason: str, say: Callable[[str], None], seconds: float
 ) -> dict[str, Any]:
-    gone = await cancel(site, run, reason, say, deadline=seconds, retryable=False)
+    try:
+        gone = await cancel(site, run, reason, say, deadline=seconds, retryable=False)
+    except (SignatureMismatch, FormatMismatch) as error:  # the cancel is written: no key is needed for that
+        say(f"machines of run {run.tag} cannot be ended from here, and end by themselves: {error}")
+        gone = False
     left = [] if gone else await _machines_of(site, run)
     return {"generation": run.generation.number, "run": run.number, "machines_left": left}
 

@@ -19,7 +19,7 @@ from airflow_provider_spotbatch.cli import job_argument, output, place
 from airflow_provider_spotbatch.cli.output import moment, plain
 from airflow_provider_spotbatch.control.item_record import ItemRecord
 from airflow_provider_spotbatch.control.replay import Replay, Verdict, compare, open_replay
-from airflow_provider_spotbatch.control.wording import duration
+from airflow_provider_spotbatch.control.wording import duration, some
 from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.outcome import Failure, ItemOutcome
 
@@ -65,7 +65,7 @@ async def run(arguments: argparse.Namespace) -> int:
     for difference in replay.differences:
         output.note(difference)
     if replay.spec.environment.packages:
-        output.note(f"preparing an environment with {len(replay.spec.environment.packages)} packages")
+        output.note(f"preparing an environment with {some(len(replay.spec.environment.packages), 'package')}")
     with tempfile.TemporaryDirectory(prefix="spotbatch-replay-") as folder, _interrupts(arguments.pdb):
         orders = ItemToReplay(
             item=replay.item,

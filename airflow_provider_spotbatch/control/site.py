@@ -10,6 +10,7 @@ from airflow_provider_spotbatch.backends import open_backend
 from airflow_provider_spotbatch.backends.base import Backend
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.control.stored import reading
 from airflow_provider_spotbatch.environment.packages import local_interpreter
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import SignatureMismatch
@@ -52,21 +53,24 @@ async def read_spec(site: Site, generation: Generation) -> Spec | None:
     data = await site.store.read(generation.spec)
     if data is None:
         return None
-    signed_with = unverified_body(data)["key_id"]
+    with reading(generation.spec):
+        signed_with = unverified_body(data)["key_id"]
     if signed_with != key_id(site.settings.key):
         raise SignatureMismatch(
             f"job {generation.job} was begun with another key ({signed_with}) than connection "
             f"{site.settings.conn_id!r} has now ({key_id(site.settings.key)}). Put the old "
             "key back to resume it, or clear the whole DAG run to begin anew under a new run id"
         )
-    return Spec.from_bytes(site.signer(generation), data)
+    with reading(generation.spec):
+        return Spec.from_bytes(site.signer(generation), data)
 
 
 async def read_run(site: Site, run: Run) -> RunRecord | None:
     data = await site.store.read(run.run)
     if data is None:
         return None
-    return RunRecord.from_bytes(site.signer(run.generation), run.number, data)
+    with reading(run.run):
+        return RunRecord.from_bytes(site.signer(run.generation), run.number, data)
 
 
 async def boot_for(site: Site, run: Run, spec: Spec, record: RunRecord) -> Boot:

@@ -119,6 +119,22 @@ def test_a_cancelled_job_keeps_what_is_finished_and_its_task_fails_for_good(
     assert any(f"1 of {ITEMS} items are done already" in line for line in site.said)
 
 
+@pytest.mark.parametrize("unreadable", ["signed with an earlier key", "damaged"])
+def test_a_run_that_cannot_be_read_can_still_be_cancelled(
+    site: Site, command: Command, unreadable: str
+) -> None:
+    run = run_of(site.submit(same, range(2)))
+    if unreadable == "damaged":
+        (site.root / "store" / run.run).write_bytes(b"half")
+    else:
+        (site.root / "key").write_text("00" * 32)
+
+    assert command("cancel", run.generation.job, "--reason", "enough") == 0
+    assert "machines" in command.out
+    assert "end by themselves" in command.out
+    assert json.loads((site.root / "store" / run.cancel).read_bytes())["reason"] == "enough"
+
+
 def test_from_a_store_alone_the_machines_end_by_themselves(
     site: Site, command: Command, tmp_path: Path
 ) -> None:
