@@ -305,6 +305,9 @@ class Agent:
             return None
         slot = await self._take_slot()
         if slot is None:
+            # What runs is no short chunk: else this one would be leased ahead again at once, time after
+            # time, and never reach an agent that has a slot free.
+            self._note_duration(AHEAD_SECONDS)
             await self._leases.release(held)
             return None
         started = self._clock()

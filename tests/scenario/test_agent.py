@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_spotbatch import item_context
+from airflow_provider_spotbatch.agent import agent as agent_module
 from airflow_provider_spotbatch.agent.agent import MachineFailed
 from airflow_provider_spotbatch.backends.local import LocalBackend, LocalMachine, machine_folder
 from airflow_provider_spotbatch.backends.settings import Settings
@@ -430,6 +431,42 @@ def test_no_more_items_run_at_once_than_there_are_slots(tmp_path: Path) -> None:
         await job.run_agent()
         counts = [value_of((await job.outcomes(ChunkId(1, 1, number)))[0]) for number in range(60)]
         assert max(counts) <= 3
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_behind_a_long_item_goes_to_an_agent_that_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "AHEAD_SECONDS", 4.0)  # thrice in a row is longer than they wait
+    folder = tmp_path / "met"
+    folder.mkdir()
+
+    def meet(item: int) -> int:
+        (folder / str(item)).touch()
+        until = time.monotonic() + 15
+        while item and not all((folder / str(other)).exists() for other in (1, 2)):
+            if time.monotonic() > until:
+                raise TimeoutError("the other item did not come to run beside this one")
+            time.sleep(0.02)
+        return item
+
+    async def scenario() -> None:
+        job = function_job(tmp_path, meet, range(3), idle_timeout=60.0)
+        await job.submit([chunk(number, (number, number + 1)) for number in range(3)])
+        agents = [asyncio.create_task(job.run_agent("i-1"))]
+
+        async def a_long_item_runs() -> bool:
+            return any((folder / str(item)).exists() for item in (1, 2))
+
+        await eventually(a_long_item_runs, "a long item")
+        agents.append(asyncio.create_task(job.run_agent("i-2")))
+        await eventually(job.queue_is_empty, "the end of all items")
+        for agent in agents:
+            agent.cancel()
+        await asyncio.wait(agents)
+        outcomes = [(await job.outcomes(ChunkId(1, 1, number)))[0] for number in range(3)]
+        assert [outcome.cause for outcome in outcomes] == ["ok"] * 3
 
     asyncio.run(scenario())
 
