@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import inspect
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Coroutine, Sequence
 from importlib import import_module
 
 COMMANDS = (
@@ -39,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare()
     try:
         answer = arguments.run(arguments)
-        return int(asyncio.run(answer) if inspect.iscoroutine(answer) else answer)
+        return int(asyncio.run(_until_ctrl_c(answer)) if inspect.iscoroutine(answer) else answer)
     except SpotBatchError as failed:
         error(str(failed))
         return BAD
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except BrokenPipeError:  # `spotbatch logs … | head`: whoever read has enough
         _print_no_more()
@@ -57,6 +59,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _print_no_more() -> None:
     """What is still held for standard output would fail again at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def _until_ctrl_c(command: Coroutine[None, None, int]) -> int:
+    """Cancel the command at the first Ctrl-C, so that it tidies up; a second one ends it where it stands.
+
+    Python 3.10 would raise KeyboardInterrupt wherever the loop happens to be, where it may be lost.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        if task is not None:
+            task.cancel()
+
+    if threading.current_thread() is threading.main_thread():
+        loop.add_signal_handler(signal.SIGINT, cancel)
+    return await command
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -49,7 +50,7 @@ async def run(arguments: argparse.Namespace) -> int:
         _show(old, arguments, days)
         if arguments.dry_run or not (old.jobs or old.blobs):
             return 0
-        if not await asyncio.to_thread(_confirmed, old):
+        if not _confirmed():
             return 1
     report = await clean(site, days * DAY, output.sayer(arguments))
     if arguments.json:
@@ -77,7 +78,9 @@ def _show(old: OldJobs, arguments: argparse.Namespace, days: float) -> None:
     )
 
 
-def _confirmed(old: OldJobs) -> bool:
+def _confirmed() -> bool:
+    """Ask. Nothing else runs meanwhile, so the loop is held; Ctrl-C ends the wait at once."""
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     print("Remove them? Their results cannot be read afterwards. [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -85,8 +85,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
             driving.join(PATIENCE)
             return running.finish()
 
-        wait_until(lambda: first_has_failed_and_two_run(site), "a failure, and two items that run")
         try:
+            wait_until(lambda: first_has_failed_and_two_run(site), "a failure, and two items that run")
             yield Jobs(site, outcome, running, release)
         finally:
             release()
