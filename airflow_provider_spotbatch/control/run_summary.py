@@ -77,7 +77,7 @@ class RunSummary:
         return self.ok + self.failed
 
     def duration(self, now: float) -> float:
-        """Seconds from its start to its end; without one to ``now``, or to where nobody drives it any more."""
+        """Seconds from its start to its end; without one to ``now``, or to its last sign of life."""
         until = now if self.state == RUNNING else self.last_seen or now
         return max(0.0, (self.ended or until) - self.started) if self.started else 0.0
 
