@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_spotbatch.cli import output, place
-from airflow_provider_spotbatch.control.cancel import cancel, unfinished_runs, write_cancel
+from airflow_provider_spotbatch.cli import job_argument, output, place
+from airflow_provider_spotbatch.control.cancel import cancel, machines_left, unfinished_runs, write_cancel
 from airflow_provider_spotbatch.control.find_run import find_job
 from airflow_provider_spotbatch.control.site import Site
 from airflow_provider_spotbatch.job.errors import FormatMismatch, InvalidInput, SignatureMismatch
 from airflow_provider_spotbatch.job.keys import Run
-from airflow_provider_spotbatch.job.launches import TERMINATED
 
 WAIT_SECONDS = 15 * 60.0
 """How long --wait looks for the machines' end before it names those that are left."""
@@ -32,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         description="End the machines of a job that is not over. Its task fails, and Airflow does not retry "
         "it. Finished items are kept: clear the task, and its next try runs the rest.",
     )
-    parser.add_argument("job", metavar="JOB", help="the job's id, or any part of it that no other has")
+    job_argument.add_job(parser)
     parser.add_argument("--wait", action="store_true", help="until the machines are seen gone")
     parser.add_argument("--reason", metavar="TEXT", help="what the task says when it fails")
     place.add_arguments(parser)
@@ -73,16 +72,8 @@ async def _with_its_machines(
     except (SignatureMismatch, FormatMismatch) as error:  # the cancel is written: no key is needed for that
         say(f"machines of run {run.tag} cannot be ended from here, and end by themselves: {error}")
         gone = False
-    left = [] if gone else await _machines_of(site, run)
+    left = [] if gone else await machines_left(site, run)
     return {"generation": run.generation.number, "run": run.number, "machines_left": left}
-
-
-async def _machines_of(site: Site, run: Run) -> list[str]:
-    return sorted(
-        machine.instance.id
-        for machine in await site.backend.machines()
-        if machine.run == run.tag and machine.instance.state != TERMINATED
-    )
 
 
 def _tell(job: str, done: list[dict[str, Any]], say: Callable[[str], None], *, alone: bool) -> None:

@@ -9,8 +9,12 @@ from airflow_provider_spotbatch.control.find_run import find_run
 from airflow_provider_spotbatch.job.keys import Run
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="the job's id, or any part of it that no other has")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job(parser)
     parser.add_argument(
         "--generation", type=int, metavar="N", help="another generation of the job than the last"
     )

@@ -44,13 +44,18 @@ async def cancel(
     return await end_machines(site, run, fleet, say, deadline=deadline)
 
 
-async def _end_what_carries_the_tag(site: Site, run: Run, say: Say) -> None:
-    """Ask once for the end of the run's machines, as far as can be without the store."""
-    machines = [
+async def machines_left(site: Site, run: Run) -> list[str]:
+    """Ids of the machines that carry the run's tag and are not terminated, in order."""
+    return sorted(
         machine.instance.id
         for machine in await site.backend.machines()
         if machine.run == run.tag and machine.instance.state != TERMINATED
-    ]
+    )
+
+
+async def _end_what_carries_the_tag(site: Site, run: Run, say: Say) -> None:
+    """Ask once for the end of the run's machines, as far as can be without the store."""
+    machines = await machines_left(site, run)
     if machines:
         say(f"the store cannot be told that run {run.tag} ends; ending machines {', '.join(machines)}")
         await site.backend.terminate(machines)

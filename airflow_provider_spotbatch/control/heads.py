@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.control.stored import reading
+from airflow_provider_spotbatch.control.threads import parse
 from airflow_provider_spotbatch.job.keys import ChunkId, Generation
 from airflow_provider_spotbatch.job.outcome import FAILURE, Failure, ResultHead, decode_head, head_size
 from airflow_provider_spotbatch.job.signing import Signer
@@ -17,16 +18,23 @@ FIRST_READ = 64 * 1024
 async def read_head(
     store: Store, signer: Signer, generation: Generation, chunk: ChunkId
 ) -> ResultHead | None:
+    """:func:`fetch_head` for whoever only looks: what cannot be understood is a FormatMismatch."""
+    with reading(generation.result(chunk)):
+        return await fetch_head(store, signer, generation, chunk)
+
+
+async def fetch_head(
+    store: Store, signer: Signer, generation: Generation, chunk: ChunkId
+) -> ResultHead | None:
     """The head of a chunk's result, or None if it has none (yet)."""
     name = generation.result(chunk)
     data = await store.read_range(name, 0, FIRST_READ)
     if data is None:
         return None
-    with reading(name):
-        size = head_size(data)
-        if size > len(data):
-            data += await store.read_range(name, len(data), size) or b""
-        return await asyncio.to_thread(decode_head, signer, chunk, data)
+    size = head_size(data)
+    if size > len(data):
+        data += await store.read_range(name, len(data), size) or b""
+    return await parse(partial(decode_head, signer, chunk), data)
 
 
 async def read_failure(

@@ -11,11 +11,11 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import takewhile
 
 from airflow_provider_spotbatch.backends.base import Fleet, Offer
 from airflow_provider_spotbatch.backends.store import StoredObject
+from airflow_provider_spotbatch.control.heads import fetch_head, read_failure
 from airflow_provider_spotbatch.control.ledger import Ledger
 from airflow_provider_spotbatch.control.site import Site
 from airflow_provider_spotbatch.control.snapshot import Counts, LaunchView, Machine, OpenChunk, Snapshot, Stop
@@ -31,16 +31,11 @@ from airflow_provider_spotbatch.job.outcome import (
     Failure,
     ResultHead,
     Row,
-    decode_head,
-    head_size,
 )
 from airflow_provider_spotbatch.job.report import EndedChunk, Report, seal_from_bytes
 from airflow_provider_spotbatch.job.run_record import RunRecord
 from airflow_provider_spotbatch.job.signing import Signer
 from airflow_provider_spotbatch.job.spec import Spec
-
-HEAD_GUESS = 64 * 1024
-"""First read of a result object: the head of most, in one request."""
 
 TOLD_FAILURES = 20
 """Failures shown in full in the task's log; the others are counted by their error."""
@@ -249,14 +244,7 @@ class Observer:
 
     async def head(self, chunk: ChunkId) -> ResultHead | None:
         """The head of a chunk's result, or None if it has none (yet)."""
-        name = self.run.generation.result(chunk)
-        data = await self.site.store.read_range(name, 0, HEAD_GUESS)
-        if data is None:
-            return None
-        size = head_size(data)
-        if size > len(data):
-            data = await self.site.store.read_range(name, 0, size) or b""
-        return await parse(partial(decode_head, self._signer, chunk), data)
+        return await fetch_head(self.site.store, self._signer, self.run.generation, chunk)
 
     async def take_head(self, head: ResultHead, now: float, ended: EndedChunk | None = None) -> None:
         """A result that was read: into the ledger, its failures to the log."""
@@ -266,7 +254,10 @@ class Observer:
             ordinal for ordinal, row in enumerate(head.rows) if row.kind == FAILURE and _to_tell(head, row)
         ]
         in_full = in_full[: max(0, TOLD_FAILURES - self._told)]
-        failures = {ordinal: await self._failure(head, ordinal) for ordinal in in_full}
+        failures = {
+            ordinal: await read_failure(self.site.store, self.run.generation, head, ordinal)
+            for ordinal in in_full
+        }
         if not self.ledger.is_open(head.chunk):
             return
         self._told += len(failures)
@@ -281,11 +272,6 @@ class Observer:
                 told = ToldFailure(row.item, row.attempt, row.cause, label, failures.get(ordinal))
                 self.failures.append(told)
         self.ledger.ended_read(ended, head, now)
-
-    async def _failure(self, head: ResultHead, ordinal: int) -> Failure | None:
-        start, stop = head.span(ordinal)
-        data = await self.site.store.read_range(self.run.generation.result(head.chunk), start, stop)
-        return Failure.from_bytes(head.check(ordinal, data)) if data is not None else None
 
     async def _take_losses(self, found: list[StoredObject]) -> None:
         for entry in found:
