@@ -19,7 +19,7 @@ from airflow_provider_spotbatch.job.launches import (
     LaunchOutcome,
     LaunchRecord,
 )
-from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.policy import SPOT, Policy
 from airflow_provider_spotbatch.job.resources import Resources
 
 
@@ -98,8 +98,11 @@ class Queue(Protocol):
 class Offer:
     """A kind of machine that can be had: how many items of the asked size it runs at once, its price.
 
-    ``name`` is for people; ``request`` goes into the launch record for the backend itself;
-    ``most`` is how many machines of it a run may have at once.
+    ``name`` is unique in its list and stays the same while prices move: launch records refer to it;
+    ``types`` are the machine types it may give, for people; ``purchase``: ``spot`` or ``on-demand``;
+    ``usd_per_hour``: of the dearest machine that it may give, which limits go by;
+    ``expected_usd_per_hour``: of a machine on average; ``request`` goes into the launch record for the
+    backend itself; ``most`` is how many machines a run may have at once for items of one size of memory.
     """
 
     name: str
@@ -107,6 +110,9 @@ class Offer:
     usd_per_hour: float = 0.0
     most: int = 1_000_000
     request: dict[str, Any] | None = None
+    purchase: str = SPOT
+    types: tuple[str, ...] = ()
+    expected_usd_per_hour: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -185,8 +191,9 @@ class Backend(Protocol):
         ...
 
     async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
-        """The machines that fit one item, best first. Raises InvalidInput, naming what would fit,
-        where no machine does."""
+        """The machines that fit one item, best first, sold in a way that the policy allows. No machine
+        has more slots than ``concurrency``. Raises InvalidInput, naming what would fit, where none does.
+        """
         ...
 
     def boot_options(self) -> dict[str, Any]:
