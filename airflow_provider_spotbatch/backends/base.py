@@ -191,9 +191,8 @@ class Backend(Protocol):
         ...
 
     async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
-        """The machines that fit one item, best first, sold in a way that the policy allows. No machine
-        has more slots than ``concurrency``. Raises InvalidInput, naming what would fit, where none does.
-        """
+        """The machines that fit one item, sold in a way that the policy allows, best first. Raises
+        InvalidInput, naming what would fit, where no machine does."""
         ...
 
     def boot_options(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import os
 import random
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -34,7 +34,7 @@ from airflow_provider_spotbatch.job.launches import (
     LaunchOutcome,
     LaunchRecord,
 )
-from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, Policy
 from airflow_provider_spotbatch.job.resources import Resources
 
 CONCURRENCY = 64
@@ -110,10 +110,10 @@ class MemoryCloud:
     """Store, queues and machines. Set ``on_boot`` to what runs on each machine: when it returns, or
     raises, the machine is off; when the machine ends, it is cancelled.
 
-    ``capacity``: machines at once; ``slots`` of the one kind of machine on offer, its price, and
-    the largest item it fits; ``boot_seconds``: pending until then; ``end_seconds``: how long a
-    terminated machine is still running; ``visibility_bound``: of the fleet; ``root``: the backend's.
-    Times in seconds.
+    ``capacity``: machines at once; ``slots`` and price of the one kind of machine on offer, sold as spot and
+    on demand, unless ``offers`` lists several; ``largest``: the largest item that fits; ``boot_seconds``:
+    pending until then; ``end_seconds``: how long a terminated machine is still running;
+    ``visibility_bound``: of the fleet; ``root``: the backend's. Times in seconds.
     """
 
     def __init__(
@@ -128,6 +128,7 @@ class MemoryCloud:
         tick_seconds: float = 1.0,
         slots: int = 2,
         usd_per_hour: float = 0.1,
+        offers: Sequence[Offer] | None = None,
         largest: Resources | None = None,
         capacity: int = 1_000_000,
         boot_seconds: float = 0.0,
@@ -143,8 +144,11 @@ class MemoryCloud:
         self.on_boot = on_boot
         self.lease = lease
         self.tick_seconds = tick_seconds
-        self.slots = slots
         self.usd_per_hour = usd_per_hour
+        self.offers = offers or [
+            Offer(name=purchase, slots=slots, usd_per_hour=usd_per_hour, purchase=purchase)
+            for purchase in (SPOT, ON_DEMAND)
+        ]
         self.largest = largest or Resources(cpus=64, memory_gb=512, gpus=8, gpu_memory_gb=80, disk_gb=1000)
         self.capacity = capacity
         self.boot_seconds = boot_seconds
@@ -212,8 +216,8 @@ class MemoryCloud:
             cloud=self,
             run=run,
             boot=boot,
-            spot=record.purchase == "spot",
-            usd_per_hour=self.usd_per_hour,
+            spot=record.purchase == SPOT,
+            usd_per_hour=float(record.request.get("usd_per_hour", self.usd_per_hour)),
             launched=now,
             visible=now + (self.random.uniform(0, hidden) if hidden else 0.0),
         )
@@ -396,7 +400,7 @@ class MemoryBackend:
 
     async def check(self) -> list[Check]:
         await self.cloud.travel()
-        return [Check("cloud", True, f"at most {self.cloud.capacity} machines of {self.cloud.slots} slots")]
+        return [Check("cloud", True, f"at most {self.cloud.capacity} machines")]
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         return max(1, min(items, CONCURRENCY))
@@ -409,13 +413,10 @@ class MemoryBackend:
                     f"one item asks for item_resources.{need}={asked:g}; the largest machine has {has:g}"
                 )
         return [
-            Offer(
-                name="memory",
-                slots=self.cloud.slots,
-                usd_per_hour=self.cloud.usd_per_hour,
-                most=self._most,
-                request={"usd_per_hour": self.cloud.usd_per_hour},
-            )
+            replace(offer, most=min(offer.most, self._most))
+            for purchase in policy.purchases
+            for offer in self.cloud.offers
+            if offer.purchase == purchase
         ]
 
     def boot_options(self) -> dict[str, Any]:

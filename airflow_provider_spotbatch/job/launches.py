@@ -24,9 +24,9 @@ class LaunchRecord:
     """The intent to start machines, written before the call. The unit of launch is this record.
 
     ``slots``: one entry per machine asked for, all the same: the items it may run at once at most;
-    ``token``: makes a repeated call harmless; ``offer``: name of the offer it was made from;
-    ``request``: what the backend's sizing chose (types, place, prices), opaque to the control loop but for
-    ``usd_per_hour``, the dearest machine it may give.
+    ``token``: makes a repeated call harmless; ``request``: what the backend's sizing chose (types, place,
+    prices), opaque to the control loop but for what it adds itself: ``usd_per_hour``, the dearest machine
+    it may give, and ``offer``, the name of the offer it was made from.
     ``closed``: no launch at all, but the end of the log: nothing may be launched after it.
     """
 
@@ -38,7 +38,15 @@ class LaunchRecord:
     request: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     closed: bool = False
-    offer: str = ""
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of the dearest machine it may give."""
+        return float(self.request.get("usd_per_hour", 0.0))
+
+    @property
+    def offer(self) -> str:
+        return str(self.request.get("offer", ""))
 
     def to_bytes(self) -> bytes:
         return json.dumps({"format": FORMAT, **self.__dict__}, sort_keys=True).encode()
