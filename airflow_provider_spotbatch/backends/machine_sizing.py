@@ -80,6 +80,11 @@ class MachineType:
     specialised: bool = False
     current_generation: bool = True
 
+    @property
+    def usual(self) -> bool:
+        """Whether it may be used though nobody asked for it by name."""
+        return self.current_generation and not (self.burstable or self.bare_metal or self.specialised)
+
 
 @dataclass(frozen=True)
 class Price:
@@ -251,8 +256,7 @@ def _allowed(type_: MachineType, resources: Resources) -> bool:
         return any(fnmatchcase(type_.name, pattern) for pattern in resources.instance_types)
     if type_.gpus and not _gpus(resources):
         return False
-    unusual = type_.burstable or type_.bare_metal or type_.specialised
-    return type_.current_generation and not unusual
+    return type_.usual
 
 
 def _why_nothing_fits(allowed: Sequence[MachineType], resources: Resources, most_disk_gb: float) -> str:

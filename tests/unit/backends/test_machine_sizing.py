@@ -100,17 +100,14 @@ RECORDED = [
 def cheapest_single_type(concurrency: int, resources: Resources, purchase: str) -> float:
     """Expected dollars per slot and hour of the best single type, no machine above a quarter of the slots."""
     types, prices = recorded()
-    holding = {type_.name: slots_on(type_, resources, DISK) for type_ in types if usual(type_)}
+    holding = {
+        type_.name: slots_on(type_, resources, DISK) for type_ in types if type_.usual and not type_.gpus
+    }
     return min(
         price.expected_usd_per_hour / min(slots, concurrency // SHARE)
         for price in prices
         if price.purchase == purchase and (slots := holding.get(price.type, 0))
     )
-
-
-def usual(type_: MachineType) -> bool:
-    unusual = type_.burstable or type_.bare_metal or type_.specialised or type_.gpus
-    return type_.current_generation and not unusual
 
 
 @pytest.mark.parametrize("purchase", [SPOT, ON_DEMAND])
