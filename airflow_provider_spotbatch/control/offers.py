@@ -44,7 +44,15 @@ def choose_machines(seen: Snapshot, memory_class: int, missing: int) -> tuple[Of
     if not to_be_had:
         return None
     smallest, _ = min(to_be_had, key=lambda each: each[0].slots)  # the best of equals: they are in order
-    return smallest, (missing,)
+    return (smallest, (missing,)) if _worth_it(seen, memory_class, smallest, missing) else None
+
+
+def _worth_it(seen: Snapshot, memory_class: int, offer: Offer, missing: int) -> bool:
+    """Whether to use only a part of a machine. Less than half of one is bought only where no smaller one
+    exists, resting or not, or nothing else is at work."""
+    smaller = any(other.slots < offer.slots for other in _in_order(seen, memory_class))
+    at_work = any(not machine.ended for machine in seen.machines if machine.memory_class == memory_class)
+    return 2 * missing >= offer.slots or not smaller or not at_work
 
 
 def is_hopeless(seen: Snapshot, view: LaunchView, refusal: Refusal) -> bool:

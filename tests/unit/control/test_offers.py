@@ -175,6 +175,15 @@ def test_refusals_for_more_memory_do_not_hold_up_the_others() -> None:
     assert chosen(seen(asked(1, EIGHT, NONE_LEFT, memory_class=1))) == ("spot-8", (8, 8))
 
 
+def test_less_than_half_a_machine_is_bought_only_where_nothing_smaller_exists_or_nothing_is_at_work() -> None:
+    resting = [asked(1, FOUR, NONE_LEFT), asked(2, ONE, NONE_LEFT)]
+    at_work = tuple(machines(3, 1))
+    assert chosen(seen(*resting, machines=at_work), 4) == ("spot-8", (4,))
+    assert chosen(seen(*resting, machines=at_work), 3) is None
+    assert chosen(seen(*resting), 3) == ("spot-8", (3,))
+    assert chosen(seen(offers=(EIGHT,), machines=at_work), 3) == ("spot-8", (3,))
+
+
 # --- spot, then on demand -------------------------------------------------------------------------
 
 
