@@ -29,6 +29,9 @@ MEMORY_CLASSES = 8
 
 HISTORY_SECONDS = 60.0
 
+OFFERS_SECONDS = 3600.0
+"""How long offers are gone by: backends keep prices for an hour."""
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -62,6 +65,7 @@ class Controller:
         self._actor: Actor | None = None
         self._narrator = Narrator(say)
         self._history_at: float | None = None
+        self._offers_at = 0.0
 
     @property
     def observer(self) -> Observer:
@@ -95,6 +99,7 @@ class Controller:
         )
         if record.previous is not None:
             await carry_index(site, Run(run.generation, record.previous), observer.ledger)
+        self._offers_at = site.clock()
         self._actor = Actor(site, run, fleet, observer, self._say)
         self._observer = observer
         return observer
@@ -103,6 +108,7 @@ class Controller:
         """Look, decide, act, once."""
         observer = await self.open()
         assert self._actor is not None
+        await self._renew_offers(observer)
         seen = await observer.look()
         decided_at = self._site.clock()
         plan = await asyncio.to_thread(decide, seen)
@@ -114,6 +120,18 @@ class Controller:
         if not carried_out:
             return Turn(over=False, pause=seen.tick_seconds)
         return Turn(plan.over, plan.pause, plan.stuck)
+
+    async def _renew_offers(self, observer: Observer) -> None:
+        """Prices move. Where new ones cannot be had, the last ones stand."""
+        if self._site.clock() - self._offers_at < OFFERS_SECONDS:
+            return
+        self._offers_at = self._site.clock()
+        try:
+            renewed = await offers_by_class(self._site, observer.record)
+        except SpotBatchError as error:
+            self._say(f"prices could not be renewed, the last ones stand: {error}")
+            return
+        observer.offers = {**observer.offers, **renewed}
 
     async def _keep_history(self, seen: Snapshot, plan: Plan) -> None:
         """One object per minute at most, so that an incident can be replayed."""

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from airflow_provider_spotbatch.backends.base import Offer
-from airflow_provider_spotbatch.control.offers import choose_machines, is_hopeless, often_interrupted
+from airflow_provider_spotbatch.control.offers import (
+    choose_machines,
+    in_words,
+    is_hopeless,
+    often_interrupted,
+)
 from airflow_provider_spotbatch.control.plan import (
     Action,
     CloseChunk,
@@ -141,7 +146,24 @@ def _why_stop(seen: Snapshot) -> Stop | None:
             f"with {counts.open} items to do",
             retryable=False,
         )
-    return _boot_failures(seen)
+    return _too_dear(seen) or _boot_failures(seen)
+
+
+def _too_dear(seen: Snapshot) -> Stop | None:
+    """Where nothing is at work and what waits cannot be had within the hourly limit."""
+    limit = seen.max_usd_per_hour
+    if limit is None or any(not machine.ended for machine in seen.machines):
+        return None
+    wanted = [number for number, offers in seen.offers.items() if offers and _wanted_slots(seen, number) > 0]
+    prices = [min(offer.usd_per_hour for offer in seen.offers[number]) for number in wanted]
+    if not prices or min(prices) <= limit:
+        return None
+    return Stop(
+        "limit",
+        f"the cheapest machine may cost ${min(prices):.4g} an hour, more than the connection's "
+        f"max_usd_per_hour ({limit:g}) allows: raise it, or ask for less in item_resources",
+        retryable=False,
+    )
 
 
 def _refusal_text(seen: Snapshot) -> str:
@@ -366,15 +388,7 @@ def _launch_reason(seen: Snapshot, memory_class: int, offer: Offer, slots: tuple
         why += ", spot machines were " + ("interrupted too often" if often_interrupted(seen) else "refused")
     more = f" with {2**memory_class} × the memory" if memory_class else ""
     machines = f"{len(slots)} machines" if len(slots) > 1 else "a machine"
-    return f"starting {machines} with {sum(slots)} slots in all{more} ({_what(offer)}): {why}"
-
-
-def _what(offer: Offer) -> str:
-    """An offer in the words of the log."""
-    if not offer.types:
-        return offer.name
-    first, more = offer.types[0], len(offer.types) - 1
-    return f"{offer.purchase}: {first}" + (f" or one of {more} other types" if more else "")
+    return f"starting {machines} with {sum(slots)} slots in all{more} ({in_words(offer)}): {why}"
 
 
 # --- sending ------------------------------------------------------------------------------------

@@ -55,6 +55,14 @@ def _worth_it(seen: Snapshot, memory_class: int, offer: Offer, missing: int) -> 
     return 2 * missing >= offer.slots or not smaller or not at_work
 
 
+def in_words(offer: Offer) -> str:
+    """An offer in the words of the log."""
+    if not offer.types:
+        return offer.name
+    others = len(offer.types) - 1
+    return f"{offer.purchase}: {offer.types[0]}" + (f" or one of {others} other types" if others else "")
+
+
 def is_hopeless(seen: Snapshot, view: LaunchView, refusal: Refusal) -> bool:
     """Whether waiting cannot cure a refusal, nor can another way of buying machines."""
     if not refusal.fatal:
@@ -118,7 +126,7 @@ def _rests(seen: Snapshot, memory_class: int, offer: Offer) -> bool:
     """Whether it was refused too recently. Who is throttled leaves all offers alone for a while."""
     refused = 0
     last: LaunchView | None = None
-    for view in _newest_first(seen):
+    for view in reversed(seen.launches):
         refusals = view.outcome.refusals if view.outcome else ()
         throttled = any(isinstance(refusal, Throttled) for refusal in refusals)
         of_offer = (view.record.memory_class, view.record.offer) == (memory_class, offer.name)
@@ -136,10 +144,8 @@ def _rests(seen: Snapshot, memory_class: int, offer: Offer) -> bool:
     return last.answer_age < rest
 
 
-def _newest_first(seen: Snapshot, memory_class: int | None = None) -> Iterator[LaunchView]:
-    """Launches of one memory class, or of all."""
-    launches = sorted(seen.launches, key=lambda view: view.record.number, reverse=True)
-    return (view for view in launches if memory_class in (None, view.record.memory_class))
+def _newest_first(seen: Snapshot, memory_class: int) -> Iterator[LaunchView]:
+    return (view for view in reversed(seen.launches) if view.record.memory_class == memory_class)
 
 
 def _room(seen: Snapshot, memory_class: int, offer: Offer) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -265,3 +266,19 @@ class TestSeveralOffers:
         told.use_faults(Faults(refuse=refuse))
         told.check(told.play(told.whole_job(), deadline=180.0))
         assert bought(told) == [(ON_DEMAND, "on-demand-8", 1)]
+
+    def test_prices_are_those_of_the_hour_in_which_a_machine_is_launched(self) -> None:
+        policy = Policy(concurrency=8, early_stop=None)
+        script = Script(seconds=(9000.0,), mishaps={0: [GONE]})
+        told = Simulation(items=8, policy=policy, script=script, offers=[EIGHT])
+
+        async def story() -> Outcome:
+            run = await told.begin_run()
+            driving = asyncio.ensure_future(told.drive(run))
+            await told.until(lambda: told.cloud.on())
+            told.cloud.offers = [replace(EIGHT, usd_per_hour=0.9)]
+            await driving
+            return await told.finish(run)
+
+        told.check(told.play(story()))
+        assert [machine.usd_per_hour for machine in told.cloud.machines.values()] == [0.4, 0.9]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.control.controller import Controller
 from airflow_provider_spotbatch.control.decide import CONTROL_SECONDS
@@ -47,16 +48,20 @@ def check_cost(told: Simulation, budget_usd: float, concurrency: int = 4, more_s
     assert told.cloud.cost() <= most, f"${told.cloud.cost():.2f} of ${budget_usd:.2f}\n{told.log()}"
 
 
+TWO_SIZES = [Offer(f"spot-{slots}", slots, usd_per_hour=slots * USD_PER_SECOND * 3600) for slots in (3, 1)]
+
+
 @given(
     budget_usd=st.sampled_from([1.0, 3.0, 12.0]),
     befall=st.lists(befalls(), max_size=4),
     pause=st.sampled_from([1.0, 30.0, 500.0]),
     seed=st.integers(0, 1000),
+    offers=st.sampled_from([None, TWO_SIZES]),
 )
 def test_the_budget_holds_whatever_befalls_the_controllers(
-    budget_usd: float, befall: list[Befall], pause: float, seed: int
+    budget_usd: float, befall: list[Befall], pause: float, seed: int, offers: list[Offer] | None
 ) -> None:
-    told = dear(budget_usd, seed=seed)
+    told = dear(budget_usd, seed=seed, offers=offers)
 
     async def story() -> Outcome:
         run = await told.begin_run()

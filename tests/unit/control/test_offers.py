@@ -119,6 +119,16 @@ def test_what_is_too_dear_for_the_hourly_limit_is_passed_over_for_what_is_not() 
     assert chosen(seen(machines=burning, max_usd_per_hour=0.45)) is None
 
 
+def test_an_hourly_limit_below_every_machine_stops_the_job_once_nothing_is_at_work() -> None:
+    burning = tuple(machines(1, 1, usd_per_hour=0.05))
+    launches = (asked(1, EIGHT, machines=1),)
+    (stop,) = [a for a in decide(seen(max_usd_per_hour=0.09)).actions if isinstance(a, RecordStop)]
+    assert "max_usd_per_hour (0.09)" in stop.stop.message
+    assert not stop.stop.retryable
+    for going_on in (seen(max_usd_per_hour=0.1), seen(*launches, machines=burning, max_usd_per_hour=0.09)):
+        assert not [a for a in decide(going_on).actions if isinstance(a, RecordStop)]
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
