@@ -199,23 +199,25 @@ def plan_machines(
     ``architectures``: those that the environment can be had for; ``most_disk_gb``: the largest root disk.
     Raises InvalidInput, naming what would fit, where no machine holds one item.
     """
-    known = [type_ for type_ in types if type_.architecture in set(architectures)]
-    allowed = [type_ for type_ in known if _allowed(type_, resources)]
+    known = set(architectures)
+    allowed = [type_ for type_ in types if type_.architecture in known and _allowed(type_, resources)]
     holding = {
-        type_.name: _Holding(type_, slots)
+        type_.name: (type_, slots)
         for type_ in allowed
         if (slots := slots_on(type_, resources, most_disk_gb)) > 0
     }
     if not holding:
         raise InvalidInput(_why_nothing_fits(allowed, resources, most_disk_gb))
-    found: list[MachinePlan] = []
-    for purchase in purchases:
-        sold = [
-            _Sold(holding[price.type], price)
-            for price in prices
-            if price.purchase == purchase and price.type in holding
-        ]
-        found += _plans(sold, purchase, resources, concurrency, max_instances)
+    sold: dict[str, list[_Sold]] = {purchase: [] for purchase in purchases}
+    for price in prices:
+        if price.purchase in sold and price.type in holding:
+            sold[price.purchase].append(_Sold(*holding[price.type], price, price.expected_usd_per_hour))
+    found = [
+        plan
+        for purchase in purchases
+        if sold[purchase]
+        for plan in _plans(sold[purchase], purchase, resources, concurrency, max_instances)
+    ]
     if not found:
         fitting, sold_as = ", ".join(sorted(holding)[:3]), " or ".join(purchases)
         raise InvalidInput(
@@ -228,18 +230,14 @@ def plan_machines(
 # --- which types ----------------------------------------------------------------------------------
 
 
-class _Holding(NamedTuple):
-    """A type, and the items that one machine of it holds."""
+class _Sold(NamedTuple):
+    """A type, the items that one machine of it holds, and one of its prices."""
 
     type: MachineType
     slots: int
-
-
-class _Sold(NamedTuple):
-    """A type that holds items, and one price of it."""
-
-    holding: _Holding
     price: Price
+    usd: float
+    """Expected, per hour."""
 
 
 def _gpus(resources: Resources) -> int:
@@ -292,16 +290,16 @@ def _plans(
     max_instances: int | None,
 ) -> list[MachinePlan]:
     """The plans of one kind of purchase, best first."""
-    if not sold:
-        return []
+    pools = sorted(sold, key=lambda each: (each.usd, each.price.type, each.price.zone))
+    least_vcpus = min(pool.type.vcpus for pool in pools)
     of_size = {
-        slots: _plan(sold, purchase, slots, resources)
-        for slots in {min(each.holding.slots, concurrency) for each in sold}
+        slots: _plan(pools, purchase, slots, resources, least_vcpus)
+        for slots in {min(each.slots, concurrency) for each in pools}
     }
     needed = math.ceil(concurrency / max_instances) if max_instances else 1
     most = max(_most_slots(of_size.values(), concurrency), needed)
     if any(slots > most for slots in of_size):
-        of_size[most] = _plan(sold, purchase, most, resources)
+        of_size[most] = _plan(pools, purchase, most, resources, least_vcpus)
     plans = [plan for slots, plan in sorted(of_size.items()) if slots <= most]
 
     def rank(plan: MachinePlan) -> tuple[int, float, int]:
@@ -335,32 +333,32 @@ def _most_slots(plans: Iterable[MachinePlan], concurrency: int) -> int:
     return max(smallest, concurrency // SHARE)
 
 
-def _plan(sold: Sequence[_Sold], purchase: str, slots: int, resources: Resources) -> MachinePlan:
-    """Every pool that holds ``slots`` items near the best price, and dearer ones if that is too few types."""
-    pools = sorted(
-        (each for each in sold if each.holding.slots >= slots),
-        key=lambda each: (each.price.expected_usd_per_hour, each.price.type, each.price.zone),
-    )
+def _plan(
+    pools: Sequence[_Sold], purchase: str, slots: int, resources: Resources, least_vcpus: int
+) -> MachinePlan:
+    """Every pool that holds ``slots`` items near the best price, and dearer ones if that is too few types.
+    ``pools``: the cheapest first."""
+    pools = [pool for pool in pools if pool.slots >= slots]
     cheapest: dict[str, float] = {}
-    for each in pools:
-        cheapest.setdefault(each.price.type, each.price.expected_usd_per_hour)
+    for pool in pools:
+        cheapest.setdefault(pool.type.name, pool.usd)
     costs = list(cheapest.values())
     near = sum(cost <= NEAR * costs[0] for cost in costs)
     wide = sum(cost <= WIDE * costs[0] for cost in costs)
     kept = min(MOST_TYPES, near if wide < LEAST_TYPES else max(near, LEAST_TYPES))
     names = set(list(cheapest)[:kept])
     bound = max(NEAR * costs[0], costs[kept - 1])
-    chosen = [
-        Pool(each.price.type, each.price.zone, each.price.usd_per_hour, each.holding.type.architecture)
-        for each in pools
-        if each.price.type in names and each.price.expected_usd_per_hour <= bound
-    ]
+    chosen = tuple(
+        Pool(pool.type.name, pool.price.zone, pool.price.usd_per_hour, pool.type.architecture)
+        for pool in pools
+        if pool.usd <= bound and pool.type.name in names
+    )
     expected = costs[0] if purchase == ON_DEMAND else math.fsum(costs[:kept]) / kept
     return MachinePlan(
         purchase=purchase,
         slots=slots,
-        pools=tuple(chosen),
+        pools=chosen,
         usd_per_slot=expected / slots,
         disk_gb=SYSTEM_DISK_GB + slots * resources.disk_gb,
-        least_vcpus=min(each.holding.type.vcpus for each in sold),
+        least_vcpus=least_vcpus,
     )
