@@ -1,0 +1,87 @@
+"""The moto server, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.cloud.cloudbox.child import Child
+from tests.cloud.cloudbox.needs import moto_server
+
+START_SECONDS = 120
+"""moto imports for some seconds, longer on a busy machine."""
+
+ACCOUNT = "123456789012"
+"""moto's own default."""
+
+
+class Moto:
+    """A fresh moto on a port of its own, and clients of it for the box's own use."""
+
+    def __init__(self, log: Path) -> None:
+        program = moto_server()
+        assert program is not None, "missing_needs() was asked"
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = log
+        self._clients: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+        self._child = Child(
+            [str(program), "-H", "127.0.0.1", "-p", str(self.port)],
+            log,
+            env={
+                **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+                # Images are the box's own (images.py): moto's take ten seconds to load.
+                "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",
+                "MOTO_ENABLE_AMI_VALIDATION": "true",
+                "MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION": "true",
+            },
+        )
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if not self._child.running:
+                raise RuntimeError(f"moto ended at its start:\n{self._log.read_text()[-2000:]}")
+            try:
+                urllib.request.urlopen(f"{self.url}/moto-api/data.json", timeout=5).close()
+                return
+            except (OSError, urllib.error.URLError):
+                time.sleep(0.05)
+        raise RuntimeError(f"moto was not there within {START_SECONDS} s:\n{self._log.read_text()[-2000:]}")
+
+    def client(self, service: str, region: str) -> Any:
+        """A boto3 client of moto itself, past the front."""
+        import boto3
+        from botocore.config import Config
+
+        with self._lock:  # making clients is not safe in threads, using them is
+            if (service, region) not in self._clients:
+                self._clients[service, region] = boto3.session.Session().client(
+                    service,
+                    region_name=region,
+                    endpoint_url=self.url,
+                    aws_access_key_id="box",
+                    aws_secret_access_key="box",
+                    config=Config(connect_timeout=10, read_timeout=60, max_pool_connections=32),
+                )
+            return self._clients[service, region]
+
+    def close(self) -> None:
+        self._child.kill()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
