@@ -26,12 +26,15 @@ from tests.cloud.cloudbox.front import Front
 from tests.cloud.cloudbox.images import Images
 from tests.cloud.cloudbox.instances import Instances
 from tests.cloud.cloudbox.listings import Listings
+from tests.cloud.cloudbox.machine_types import describe_instance_types
 from tests.cloud.cloudbox.moto import Moto
 from tests.cloud.cloudbox.needs import missing_needs
 from tests.cloud.cloudbox.network import Network
 from tests.cloud.cloudbox.plot import claim
 from tests.cloud.cloudbox.pools import Pools
+from tests.cloud.cloudbox.prices import describe_spot_price_history, get_products
 from tests.cloud.cloudbox.queue_names import QueueNames
+from tests.cloud.cloudbox.quotas import Quotas
 from tests.cloud.cloudbox.refusals import Refusals
 
 PATIENCE = 60.0
@@ -52,7 +55,7 @@ class Cloudbox:
         self.region = region
         self._timers: list[threading.Timer] = []
         with contextlib.ExitStack() as undo:
-            plot = claim()
+            self.plot = plot = claim()
             undo.callback(plot.release)
             moto = Moto(plot.folder / "moto.log")
             undo.callback(moto.close)
@@ -61,10 +64,11 @@ class Cloudbox:
             self.listings = Listings()
             self.pools = Pools()
             self._refusals = Refusals()
+            self._quotas = Quotas()
             self._instances = Instances(moto, plot, network, self.images, self.listings, self.pools)
             undo.callback(self._instances.close)
             fleets = Fleets(moto, self.pools, self._instances.launched)
-            names = QueueNames(clock)
+            self.queue_names = QueueNames(clock)
             front = Front(
                 network.address,
                 moto.port,
@@ -75,8 +79,12 @@ class Cloudbox:
                     ("ec2", "StopInstances"): self._instances.terminate_instances,
                     ("ec2", "RebootInstances"): self._instances.reboot_instances,
                     ("ec2", "DescribeInstances"): self.listings.describe_instances,
-                    ("sqs", "CreateQueue"): names.create_queue,
-                    ("sqs", "DeleteQueue"): names.delete_queue,
+                    ("ec2", "DescribeInstanceTypes"): describe_instance_types,
+                    ("ec2", "DescribeSpotPriceHistory"): describe_spot_price_history,
+                    ("pricing", "GetProducts"): get_products,
+                    ("servicequotas", "GetServiceQuota"): self._quotas.get_service_quota,
+                    ("sqs", "CreateQueue"): self.queue_names.create_queue,
+                    ("sqs", "DeleteQueue"): self.queue_names.delete_queue,
                     ("ssm", "GetParameter"): self.images.get_parameter,
                     ("ssm", "GetParameters"): self.images.get_parameters,
                 },
@@ -124,6 +132,11 @@ class Cloudbox:
     def machines(self) -> list[str]:
         """Ids of the instances whose machine runs, or will in a moment; oldest first."""
         return [instance for instance in self._instances.ids() if self._instances.machine(instance).running]
+
+    def end_machines(self) -> None:
+        """Terminate all that run, as their owner would."""
+        if running := self.machines():
+            self.client("ec2").terminate_instances(InstanceIds=running)
 
     def console(self, instance: str) -> str:
         """What the machine wrote so far, also after its end."""
@@ -191,14 +204,19 @@ class Cloudbox:
         """Each pool that matches has so many machines in all."""
         self.pools.set_room(machines, machine_type, zone)
 
+    def set_quota(self, code: str, vcpus: float) -> None:
+        """What Service Quotas says of a code. It refuses nothing: :meth:`refuse_machines` does."""
+        self._quotas.values[code] = vcpus
+
     def set_listing_delay(self, seconds: float) -> None:
         """Instances launched from now on are missing from DescribeInstances for that time."""
         self.listings.late_seconds = seconds
 
     def relent(self) -> None:
-        """No refusals any more, room for all, listings at once."""
+        """No refusals any more, room and quotas for all, listings at once."""
         self._refusals.clear()
         self.pools.clear()
+        self._quotas.values.clear()
         self.listings.late_seconds = 0.0
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:

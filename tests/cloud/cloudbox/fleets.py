@@ -68,7 +68,8 @@ class _Choice:
 
     @property
     def shown(self) -> dict[str, Any]:
-        return {"LaunchTemplateSpecification": self.template, "Overrides": self.override}
+        zone = {"AvailabilityZone": self.zone} if self.zone else {}
+        return {"LaunchTemplateSpecification": self.template, "Overrides": {**self.override, **zone}}
 
 
 class Fleets:

@@ -22,32 +22,28 @@ ARCHITECTURE = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
 class _Kind:
     name: str
     suite: str
-    root_device: str
     parameter: re.Pattern[str]
+    architecture: str = ARCHITECTURE
 
 
+ROOT_DEVICE = "/dev/xvda"
+_AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-[a-z0-9.]+-"
 _DEBIAN_NAME = {"x86_64": "amd64"}.get(ARCHITECTURE, ARCHITECTURE)
 _KINDS = (
     _Kind(
         f"debian-12-{_DEBIAN_NAME}-box",
         "bookworm",
-        "/dev/xvda",
         re.compile(f"/aws/service/debian/release/12/latest/{_DEBIAN_NAME}"),
     ),
     _Kind(
         f"debian-13-{_DEBIAN_NAME}-box",
         "trixie",
-        "/dev/xvda",
         re.compile(f"/aws/service/debian/release/13/latest/{_DEBIAN_NAME}"),
     ),
-    # There is no root of Amazon Linux here: this one's metadata is, so that a default image can be
-    # looked up; what boots is Debian 12.
-    _Kind(
-        f"al2023-ami-box-{ARCHITECTURE}",
-        "bookworm",
-        "/dev/xvda",
-        re.compile(f"/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-[a-z0-9.]+-{ARCHITECTURE}"),
-    ),
+    # There is no root of Amazon Linux here: these can be looked up as a default image is, for both
+    # architectures; what boots is Debian 12.
+    _Kind("al2023-ami-box-x86_64", "bookworm", re.compile(f"{_AMAZON_LINUX}x86_64"), "x86_64"),
+    _Kind("al2023-ami-box-arm64", "bookworm", re.compile(f"{_AMAZON_LINUX}arm64"), "arm64"),
 )
 
 
@@ -59,8 +55,8 @@ class Images:
         self._ids: dict[_Kind, str] = {
             kind: ec2.register_image(
                 Name=kind.name,
-                Architecture=ARCHITECTURE,
-                RootDeviceName=kind.root_device,
+                Architecture=kind.architecture,
+                RootDeviceName=ROOT_DEVICE,
                 VirtualizationType="hvm",
             )["ImageId"]
             for kind in _KINDS

@@ -18,7 +18,7 @@ class QueueNames:
     """Of all regions; ``clock`` counts seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._deleted: dict[tuple[str, str], float] = {}
 
@@ -27,13 +27,13 @@ class QueueNames:
         if answer.status == 200:
             name = call.parameters["QueueUrl"].rpartition("/")[2]
             with self._lock:
-                self._deleted[call.region, name] = self._clock()
+                self._deleted[call.region, name] = self.clock()
         return answer
 
     def create_queue(self, call: Call, forward: Forward) -> Answer:
         with self._lock:
             deleted = self._deleted.get((call.region, call.parameters["QueueName"]))
-        if deleted is not None and self._clock() - deleted < SECONDS:
+        if deleted is not None and self.clock() - deleted < SECONDS:
             return call.refuse(
                 CODE,
                 "You must wait 60 seconds after deleting a queue before you can create another with the "
