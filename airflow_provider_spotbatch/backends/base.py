@@ -50,6 +50,11 @@ class Fleet(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Remove what served only to launch, once nothing more is launched. Harmless when repeated, and
+        for a run that launched nothing. Raises a verdict if any of it is left."""
+        ...
+
 
 @dataclass(frozen=True)
 class Lease:

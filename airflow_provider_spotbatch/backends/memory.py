@@ -333,6 +333,9 @@ class MemoryFleet:
     async def terminate(self, instances: Sequence[str]) -> None:
         await self._cloud.ask_to_terminate(instances)
 
+    async def close(self) -> None:
+        """Nothing but machines serves to launch here."""
+
     def _machines(self) -> list[SimulatedMachine]:
         return [machine for machine in self._cloud.machines.values() if machine.run == self._run]
 

@@ -53,8 +53,8 @@ PAGE = 1000
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One entry of a listing. ``tag`` changes whenever the object is rewritten; ``modified`` is the
-    store's own time, seconds since the epoch."""
+    """One entry of a listing. ``tag`` changes with the object's bytes (on S3 with nothing else: it is their
+    checksum); ``modified`` is the store's own time, seconds since the epoch."""
 
     name: str
     size: int

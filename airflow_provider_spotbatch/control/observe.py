@@ -376,7 +376,7 @@ class Observer:
             due=due,
             loss_recorded=name in self._losses,
             boot_log=report.boot_log if report else "",
-            usd_per_hour=known.usd_per_hour,
+            usd_per_hour=(asked[0] if asked else known).usd_per_hour,
         )
 
     def _reckon(self, machines: tuple[Machine, ...], now: float) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from airflow_provider_spotbatch.backends.store import Store, open_store
+from airflow_provider_spotbatch.backends.store import Store
 from tests.conformance.place import Place
 
 
 def opened(place: Place) -> Store:
-    return open_store(place.backend.store_uri, place.backend.store_options)
+    return place.backend.open_store()
 
 
 class TestStore:
@@ -100,12 +100,12 @@ class TestStore:
 
         asyncio.run(main())
 
-    def test_a_rewrite_changes_the_tag(self, place: Place) -> None:
+    def test_a_rewrite_with_other_bytes_changes_the_tag(self, place: Place) -> None:
         async def main() -> None:
             store = opened(place)
             tags = set()
-            for _ in range(5):
-                await store.write("report", b"the same bytes")
+            for number in range(5):
+                await store.write("report", f"as long as the others: {number}".encode())
                 [entry] = await store.list_objects("")
                 tags.add(entry.tag)
             assert len(tags) == 5
