@@ -22,7 +22,7 @@ from airflow_provider_spotbatch.backends.aws.images import DEFAULT, DEFAULT_GPU
 from airflow_provider_spotbatch.backends.aws.instances import STORE_TAG
 from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup
 from airflow_provider_spotbatch.backends.aws.notices import Ec2Notices
-from airflow_provider_spotbatch.backends.aws.queue import SqsQueue
+from airflow_provider_spotbatch.backends.aws.queue import SqsQueue, queue_prefix
 from airflow_provider_spotbatch.backends.aws.regions import Region, shared_region
 from airflow_provider_spotbatch.backends.aws.user_data import user_data
 from airflow_provider_spotbatch.backends.base import Check, Offer, RunMachine
@@ -108,8 +108,11 @@ class AwsBackend:
         self._region.instances.forget()
 
     async def queues(self) -> list[str]:
-        urls = await self._region.clients.pages("sqs", "ListQueues", "QueueUrls", MaxResults=1000)
-        return sorted(url.rsplit("/", 1)[1] for url in urls)
+        prefix = queue_prefix(self.store_uri)
+        urls = await self._region.clients.pages(
+            "sqs", "ListQueues", "QueueUrls", QueueNamePrefix=prefix, MaxResults=1000
+        )
+        return sorted(url.rsplit("/", 1)[1].removeprefix(prefix) for url in urls)
 
     async def forget_ended(self) -> int:
         """Launch templates are all that is left of machines."""
@@ -181,7 +184,8 @@ class AwsMachine:
 def _queue(
     clients: Clients, store: Store, run: Run, memory_class: int, lease: float, tags: dict[str, str]
 ) -> SqsQueue:
-    return SqsQueue(clients, store, run.queue(memory_class), run.queue_deleted(memory_class), lease, tags)
+    name = queue_prefix(store.uri) + run.queue(memory_class)
+    return SqsQueue(clients, store, name, run.queue_deleted(memory_class), lease, tags)
 
 
 def _store_options(place: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ queue from one that never was. So a deletion is written into the store first, fo
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import math
 import random
 import threading
@@ -61,6 +63,13 @@ STALE = frozenset(
         "AWS.SimpleQueueService.MessageNotInflight",
     }
 )
+
+
+def queue_prefix(store: str) -> str:
+    """What the names of all queues of a store begin with: policies allow these queues alone, and a listing
+    of them needs no other. Short, since SQS allows 80 characters: a job's id takes up to 63 of them.
+    """
+    return base64.b32encode(hashlib.sha256(store.encode()).digest())[:5].decode().lower() + "-"
 
 
 class SqsQueue:
