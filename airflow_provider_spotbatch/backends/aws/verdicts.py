@@ -124,9 +124,13 @@ WRONG = {
 """The connection is wrong: waiting cures nothing."""
 
 LAUNCHING = "ec2:CreateFleet"
-LAUNCH_PERMISSIONS = (
-    "ec2:CreateFleet, ec2:RunInstances, ec2:CreateTags, and iam:PassRole of the machines' role"
-)
+PERMISSIONS = {
+    LAUNCHING: "ec2:CreateFleet, ec2:RunInstances, ec2:CreateTags, and iam:PassRole of the machines' role",
+    "sqs:SendMessageBatch": "sqs:SendMessage",
+    "sqs:CreateQueue": "sqs:CreateQueue and sqs:TagQueue",
+    "service-quotas:GetServiceQuota": "servicequotas:GetServiceQuota",
+}
+"""What an operation needs that is not just its own name."""
 
 
 def verdict(code: str, message: str, operation: str, *, of_a_pool: bool = False) -> SpotBatchError:
@@ -142,8 +146,8 @@ def verdict(code: str, message: str, operation: str, *, of_a_pool: bool = False)
     if code in THROTTLED:
         return Throttled(told, remedy="It is asked again, less often", code=code)
     if code in DENIED:
-        needed = LAUNCH_PERMISSIONS if operation == LAUNCHING else operation
-        return AccessDenied(told, remedy=f"Allow {needed} for the credentials of the connection", code=code)
+        needed = PERMISSIONS.get(operation, operation)
+        return AccessDenied(told, remedy=f"Allow {needed} for the credentials in use", code=code)
     if code in ACCOUNT:
         return AccessDenied(told, remedy=ACCOUNT[code], code=code)
     if is_about_credentials(code):
