@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.cloud.cloudbox.account import Account, make_account
 from tests.cloud.cloudbox.box import Cloudbox
+from tests.cloud.cloudbox.images import ARCHITECTURE, DEBIAN_12, DEBIAN_13, Image
 from tests.cloud.cloudbox.plot import BASE
 
-BUCKET = "box-tests"
-ROLE = "box-tests-machine"
+ACCOUNT = "box-tests"
 
 READS_METADATA = """#!/usr/bin/python3
 import datetime, hashlib, hmac, json, os, time, urllib.error, urllib.request
@@ -75,16 +76,8 @@ while :; do echo "$(cat /tmp/count 2>/dev/null)x" > /tmp/count; sleep 0.02; done
 
 
 @pytest.fixture(scope="session")
-def account(running_box: Cloudbox) -> Cloudbox:
-    """A bucket and an instance profile."""
-    running_box.client("s3").create_bucket(
-        Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": running_box.region}
-    )
-    iam = running_box.client("iam")
-    iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
-    iam.create_instance_profile(InstanceProfileName=ROLE)
-    iam.add_role_to_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
-    return running_box
+def account(running_box: Cloudbox) -> Account:
+    return make_account(running_box, ACCOUNT)
 
 
 class Launches:
@@ -103,8 +96,8 @@ class Launches:
         self._ec2.create_launch_template(
             LaunchTemplateName=name,
             LaunchTemplateData={
-                "ImageId": self._box.images.of_suite("bookworm"),
-                "IamInstanceProfile": {"Name": ROLE},
+                "ImageId": DEBIAN_12.id,
+                "IamInstanceProfile": {"Name": ACCOUNT},
                 "InstanceInitiatedShutdownBehavior": "terminate",
                 "MetadataOptions": {"HttpTokens": "required"},
                 "UserData": base64.b64encode(user_data.encode()).decode(),
@@ -152,7 +145,7 @@ def instances_of(fleet: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def launches(account: Cloudbox, box: Cloudbox) -> Launches:
+def launches(account: Account, box: Cloudbox) -> Launches:
     return Launches(box)
 
 
@@ -164,20 +157,20 @@ def refused(code: str) -> Iterator[None]:
 
 
 class TestMachines:
-    @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+    @pytest.mark.parametrize("image", [DEBIAN_12, DEBIAN_13], ids=lambda image: image.suite)
     def test_user_data_writes_to_the_store_with_its_role_and_powers_off(
-        self, box: Cloudbox, launches: Launches, suite: str
+        self, box: Cloudbox, launches: Launches, image: Image
     ) -> None:
-        key = f"/{BUCKET}/from-{suite}"
+        key = f"/{ACCOUNT}/from-{image.suite}"
         script = PUTS_TO_S3 + (
             "found = {'id': metadata('instance-id'), 'home': os.environ.get('HOME')}\n"
             f"put('{box.endpoint_url}', '{box.region}', '{key}', json.dumps(found).encode())\n"
             "os.system('poweroff')\n"
         )
-        instance = launches.one(script, ImageId=box.images.of_suite(suite))
+        instance = launches.one(script, ImageId=image.id)
         shown = box.wait_until_state(instance, "terminated")
         assert shown["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
-        written = box.client("s3").get_object(Bucket=BUCKET, Key=f"from-{suite}")["Body"].read()
+        written = box.client("s3").get_object(Bucket=ACCOUNT, Key=f"from-{image.suite}")["Body"].read()
         assert json.loads(written) == {"id": instance, "home": None}
 
     def test_a_boot_takes_about_a_second(self, box: Cloudbox, launches: Launches) -> None:
@@ -190,6 +183,7 @@ class TestMachines:
 
     def test_there_is_no_way_out(self, box: Cloudbox, launches: Launches) -> None:
         one, other = (launches.one(SLEEPS) for _ in range(2))
+        box.wait_until(lambda: "up" in box.console(other))
         address = box.run(other, ["hostname"]).stdout.strip().removeprefix("ip-").replace("-", ".")
         for target in ("192.0.2.1", address):
             tried = box.run(one, ["curl", "-sS", "--max-time", "5", f"http://{target}:80/"])
@@ -236,9 +230,9 @@ class TestMachines:
         assert box.wait_until_state(instance, "terminated")["StateReason"]["Code"].startswith("Client.User")
         assert instance not in box.machines()
 
-    def test_machines_of_plain_requests_boot_too(self, box: Cloudbox, account: Cloudbox) -> None:
+    def test_machines_of_plain_requests_boot_too(self, box: Cloudbox, account: Account) -> None:
         run = box.client("ec2").run_instances(
-            ImageId=box.images.of_suite("bookworm"),
+            ImageId=DEBIAN_12.id,
             InstanceType="m5.large",
             MinCount=2,
             MaxCount=2,
@@ -284,11 +278,9 @@ class TestMetadata:
         box.wait_until(lambda: "tag r1" in box.console(shown))
         box.wait_until(lambda: "tag HTTP 404" in box.console(hidden))
 
-    def test_a_machine_without_a_role_has_no_credentials(self, box: Cloudbox, account: Cloudbox) -> None:
+    def test_a_machine_without_a_role_has_no_credentials(self, box: Cloudbox, account: Account) -> None:
         script = READS_METADATA + "print('role', metadata('iam/security-credentials/'), flush=True)\n"
-        run = box.client("ec2").run_instances(
-            ImageId=box.images.of_suite("bookworm"), MinCount=1, MaxCount=1, UserData=script
-        )
+        run = box.client("ec2").run_instances(ImageId=DEBIAN_12.id, MinCount=1, MaxCount=1, UserData=script)
         instance = run["Instances"][0]["InstanceId"]
         box.wait_until(lambda: "role HTTP 404" in box.console(instance))
 
@@ -453,8 +445,8 @@ class TestRefusals:
             ("ec2", "DescribeSubnets", "UnauthorizedOperation", {}),
             ("ec2", "DescribeInstances", "RequestLimitExceeded", {}),
             ("sqs", "ListQueues", "AccessDenied", {}),
-            ("s3", "ListObjectsV2", "SlowDown", {"Bucket": BUCKET}),
-            ("s3", "PutObject", "AccessDenied", {"Bucket": BUCKET, "Key": "refused/one", "Body": b"1"}),
+            ("s3", "ListObjectsV2", "SlowDown", {"Bucket": ACCOUNT}),
+            ("s3", "PutObject", "AccessDenied", {"Bucket": ACCOUNT, "Key": "refused/one", "Body": b"1"}),
             ("iam", "ListRoles", "AccessDenied", {}),
             ("ssm", "GetParameter", "AccessDeniedException", {"Name": "any"}),
         ],
@@ -462,7 +454,7 @@ class TestRefusals:
     def test_any_operation_is_refused_at_will(
         self,
         box: Cloudbox,
-        account: Cloudbox,
+        account: Account,
         service: str,
         operation: str,
         code: str,
@@ -530,15 +522,8 @@ class TestFacts:
 
     def test_machine_types_are_those_that_the_host_can_be(self, box: Cloudbox) -> None:
         types = box.client("ec2").describe_instance_types()["InstanceTypes"]
-        [architecture] = {
-            architecture
-            for image in box.client("ec2").describe_images(ImageIds=[box.images.of_suite("bookworm")])[
-                "Images"
-            ]
-            for architecture in [image["Architecture"]]
-        }
         assert types
-        assert all(architecture in each["ProcessorInfo"]["SupportedArchitectures"] for each in types)
+        assert all(ARCHITECTURE in each["ProcessorInfo"]["SupportedArchitectures"] for each in types)
 
     @pytest.mark.parametrize("architecture", ["x86_64", "arm64"])
     def test_public_parameters_name_images_that_are_there(self, box: Cloudbox, architecture: str) -> None:
@@ -554,29 +539,30 @@ class TestFacts:
 
 
 class TestTheBoxItself:
-    def test_nothing_is_left_of_a_box_that_was_killed(self, tmp_path: Path, box: Cloudbox) -> None:
+    def test_nothing_is_left_of_a_box_that_was_killed(self, box: Cloudbox) -> None:
         """Another process's box is killed with a machine on it; the next box clears what it left."""
         program = (
             "from tests.cloud.cloudbox.box import Cloudbox\n"
+            "from tests.cloud.cloudbox.images import DEBIAN_12\n"
             "box = Cloudbox()\n"
-            "run = box.client('ec2').run_instances(ImageId=box.images.of_suite('bookworm'), MinCount=1,"
+            "run = box.client('ec2').run_instances(ImageId=DEBIAN_12.id, MinCount=1,"
             " MaxCount=1, UserData='#!/bin/sh\\necho up\\nexec sleep 600')\n"
             "instance = run['Instances'][0]['InstanceId']\n"
             "box.wait_until(lambda: 'up' in box.console(instance))\n"
-            "print(box.plot.number, box.run(instance, ['readlink', '/proc/self/ns/pid']).stdout, flush=True)\n"
+            "space = box.run(instance, ['readlink', '/proc/self/ns/pid']).stdout\n"
+            "print(box.plot.number, space, flush=True)\n"
             "input()\n"
         )
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[2],
-        )
-        assert process.stdout is not None
-        number, space = process.stdout.readline().split()
-        process.kill()
-        process.communicate()
+        ) as process:
+            assert process.stdout is not None
+            number, space = process.stdout.readline().split()
+            process.kill()
         box.wait_until(lambda: space not in _pid_namespaces())
         assert (BASE / number).exists()
         with Cloudbox() as other:

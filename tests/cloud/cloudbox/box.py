@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.cloud.cloudbox.fleets import Fleets
 from tests.cloud.cloudbox.front import Front
-from tests.cloud.cloudbox.images import Images
+from tests.cloud.cloudbox.images import get_parameter, get_parameters
 from tests.cloud.cloudbox.instances import Instances
 from tests.cloud.cloudbox.listings import Listings
 from tests.cloud.cloudbox.machine_types import describe_instance_types
@@ -54,18 +54,19 @@ class Cloudbox:
             raise RuntimeError(f"no box can run here, missing: {', '.join(missing)}")
         self.region = region
         self._timers: list[threading.Timer] = []
+        self._clients: dict[str, Any] = {}
+        self._lock = threading.Lock()
         with contextlib.ExitStack() as undo:
             self.plot = plot = claim()
             undo.callback(plot.release)
-            moto = Moto(plot.folder / "moto.log")
+            moto = Moto(plot.folder)
             undo.callback(moto.close)
             network = Network(plot)
-            self.images = Images(moto, region)
             self.listings = Listings()
             self.pools = Pools()
             self._refusals = Refusals()
             self._quotas = Quotas()
-            self._instances = Instances(moto, plot, network, self.images, self.listings, self.pools)
+            self._instances = Instances(moto, plot, network, self.listings, self.pools)
             undo.callback(self._instances.close)
             fleets = Fleets(moto, self.pools, self._instances.launched)
             self.queue_names = QueueNames(clock)
@@ -85,8 +86,8 @@ class Cloudbox:
                     ("servicequotas", "GetServiceQuota"): self._quotas.get_service_quota,
                     ("sqs", "CreateQueue"): self.queue_names.create_queue,
                     ("sqs", "DeleteQueue"): self.queue_names.delete_queue,
-                    ("ssm", "GetParameter"): self.images.get_parameter,
-                    ("ssm", "GetParameters"): self.images.get_parameters,
+                    ("ssm", "GetParameter"): get_parameter,
+                    ("ssm", "GetParameters"): get_parameters,
                 },
                 first=[self._refusals.refuse],
             )
@@ -121,13 +122,20 @@ class Cloudbox:
         """A boto3 client of the box."""
         import boto3
 
-        return boto3.session.Session().client(
-            service,
-            region_name=self.region,
-            endpoint_url=self.endpoint_url,
-            aws_access_key_id="box",
-            aws_secret_access_key="box",
-        )
+        with self._lock:  # making one takes long and is not safe in threads
+            if service not in self._clients:
+                self._clients[service] = boto3.session.Session().client(
+                    service,
+                    region_name=self.region,
+                    endpoint_url=self.endpoint_url,
+                    aws_access_key_id="box",
+                    aws_secret_access_key="box",
+                )
+            return self._clients[service]
+
+    def instances(self) -> list[str]:
+        """Ids of all that were ever launched, oldest first."""
+        return self._instances.ids()
 
     def machines(self) -> list[str]:
         """Ids of the instances whose machine runs, or will in a moment; oldest first."""

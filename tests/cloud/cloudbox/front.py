@@ -88,9 +88,8 @@ class _Requests(BaseHTTPRequestHandler):
     def _ask(self, call: Call) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.moto_port, timeout=SECONDS)
         connection.putrequest(call.method, call.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in call.headers.items():
-            if name not in ("connection", "transfer-encoding", "content-length", "expect"):
-                connection.putheader(name, value)  # Host too: moto builds addresses of queues from it
+        for name, value in _our_headers(call).items():
+            connection.putheader(name, value)
         connection.putheader("Content-Length", str(len(call.body)))
         connection.endheaders(call.body)
         return connection, connection.getresponse()
@@ -133,6 +132,17 @@ class _Requests(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments: object) -> None:
         pass
+
+
+def _our_headers(call: Call) -> dict[str, str]:
+    """Those of the client, Host too: moto builds the addresses of queues from it."""
+    gone = ("connection", "transfer-encoding", "content-length", "expect")
+    headers = {name: value for name, value in call.headers.items() if name not in gone}
+    if call.service == "s3" and headers.get("content-type") == "application/x-www-form-urlencoded":
+        headers["content-type"] = (
+            "binary/octet-stream"  # moto takes such a body for a form: it stores nothing
+        )
+    return headers
 
 
 def _their_headers(response: http.client.HTTPResponse) -> dict[str, str]:

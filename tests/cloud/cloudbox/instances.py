@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tests.cloud.cloudbox.calls import Answer, Call, Forward
-from tests.cloud.cloudbox.images import ARCHITECTURE, Images
+from tests.cloud.cloudbox.images import ARCHITECTURE, suite_of
 from tests.cloud.cloudbox.listings import BROKEN, RECLAIMED, SHUT_DOWN, Listings
 from tests.cloud.cloudbox.machine import Facts, Machine
 from tests.cloud.cloudbox.moto import ACCOUNT, Moto
@@ -35,14 +35,12 @@ class Instances:
         moto: Moto,
         plot: Plot,
         network: Network,
-        images: Images,
         listings: Listings,
         pools: Pools,
     ) -> None:
         self._moto = moto
         self._plot = plot
         self._network = network
-        self._images = images
         self._listings = listings
         self._pools = pools
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="boot")
@@ -106,7 +104,7 @@ class Instances:
             return Machine(
                 facts,
                 self._plot.folder / "machines" / instance,
-                root_of(self._images.suite_of(facts.image)),
+                root_of(suite_of(facts.image)),
                 self._network.connect(),
                 lambda: self._credentials(facts),
                 self._ended_by_itself,

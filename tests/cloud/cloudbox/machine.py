@@ -18,6 +18,8 @@ from tests.cloud.cloudbox.metadata import Metadata, MetadataServer
 from tests.cloud.cloudbox.network import METADATA_ADDRESS, Connection
 
 _INSIDE = Path(__file__).parent / "inside"
+_INIT = "/usr/lib/cloudbox/init.py"
+_BOOT_SECONDS = 10.0
 _END_SECONDS = 5.0
 
 
@@ -130,6 +132,7 @@ class Machine:
 
     def freeze(self) -> None:
         """Stop every process, also those that are made while it goes through them."""
+        self._init()
         self._to_all(signal.SIGSTOP, stopped=True)
 
     def thaw(self) -> None:
@@ -157,11 +160,19 @@ class Machine:
         texts = [self._folder / "console", self._folder / "upper/var/log/cloud-init-output.log"]
         return "".join(path.read_text(errors="replace") for path in texts if path.exists())
 
+    def _init(self) -> int:
+        """The machine's first process, as soon as it is in its own root."""
+        deadline = time.monotonic() + _BOOT_SECONDS
+        while time.monotonic() < deadline and not self._killed:
+            for pid in _children(self._child.pid):
+                if _INIT in _command_line(pid):
+                    return pid
+            time.sleep(0.005)
+        raise RuntimeError(f"{self.facts.instance} does not run; it wrote:\n{self.console()}")
+
     def run(self, command: Sequence[str], seconds: float = 30) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as root."""
-        init = next(iter(_children(self._child.pid)), None)
-        if init is None:
-            raise RuntimeError(f"{self.facts.instance} does not run")
+        init = self._init()
         spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--root")
         return subprocess.run(
             ["nsenter", f"--target={init}", *spaces, *command],
@@ -172,12 +183,20 @@ class Machine:
         )
 
 
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def _cut_power(child: Child) -> None:
     """By way of its first process: that one's end is seen when all others have ended."""
-    for init in _children(child.pid):
+    first = _children(child.pid)
+    for init in first:
         with contextlib.suppress(ProcessLookupError):
             os.kill(init, signal.SIGKILL)
-    child.kill(after=_END_SECONDS)
+    child.kill(after=_END_SECONDS if first else 0.0)
 
 
 def _children(pid: int) -> list[int]:

@@ -6,12 +6,12 @@ import os
 import socket
 import threading
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from tests.cloud.cloudbox.child import Child
+from tests.cloud.cloudbox.images import write_for_moto
 from tests.cloud.cloudbox.needs import moto_server
 
 START_SECONDS = 120
@@ -24,21 +24,21 @@ ACCOUNT = "123456789012"
 class Moto:
     """A fresh moto on a port of its own, and clients of it for the box's own use."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         program = moto_server()
         assert program is not None, "missing_needs() was asked"
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = log
+        self._log = folder / "moto.log"
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
+        write_for_moto(folder / "images.json")
         self._child = Child(
             [str(program), "-H", "127.0.0.1", "-p", str(self.port)],
-            log,
+            self._log,
             env={
                 **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-                # Images are the box's own (images.py): moto's take ten seconds to load.
-                "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",
+                "MOTO_AMIS_PATH": str(folder / "images.json"),
                 "MOTO_ENABLE_AMI_VALIDATION": "true",
                 "MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION": "true",
             },
@@ -57,7 +57,7 @@ class Moto:
             try:
                 urllib.request.urlopen(f"{self.url}/moto-api/data.json", timeout=5).close()
                 return
-            except (OSError, urllib.error.URLError):
+            except OSError:
                 time.sleep(0.05)
         raise RuntimeError(f"moto was not there within {START_SECONDS} s:\n{self._log.read_text()[-2000:]}")
 
