@@ -190,7 +190,7 @@ class Agent:
 
     async def _prepare_workers(self, spec: Spec) -> StartWorker:
         """Fetch what workers need; what starts one of them."""
-        setup = await prepare(self._boot, spec, self._store)
+        setup = await prepare(self._boot, spec, self._machine, self._store)
 
         async def start(slot: int) -> WorkerProcess:
             return await WorkerProcess.start(

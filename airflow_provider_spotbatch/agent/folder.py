@@ -13,6 +13,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_provider_spotbatch.backends.base import Machine
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.job import codec, context
 from airflow_provider_spotbatch.job.boot import Boot
@@ -39,14 +40,10 @@ class WorkerSetup:
     cloudpickle: str
 
 
-async def prepare(boot: Boot, spec: Spec, store: Store) -> WorkerSetup:
+async def prepare(boot: Boot, spec: Spec, machine: Machine, store: Store) -> WorkerSetup:
     """Fetch what the specification names. Raises SpotBatchError, naming what is missing or wrong."""
     environment = spec.environment
-    if environment.secrets:
-        raise SpotBatchError(
-            f"the environment asks for secrets ({', '.join(environment.secrets)}), which the backend "
-            f"{boot.backend!r} cannot resolve: pass them another way, or use a connection to a cloud"
-        )
+    secrets = [await machine.secret(reference) for reference in environment.secrets.values()]
     folder = Path(boot.folder)
     cache = folder / "cache"
     await asyncio.to_thread(cache.mkdir, parents=True, exist_ok=True)
@@ -63,7 +60,7 @@ async def prepare(boot: Boot, spec: Spec, store: Store) -> WorkerSetup:
         work_blob=work_blob,
         code=tuple(code),
         files=files,
-        env=environment.env,
+        env={**environment.env, **dict(zip(environment.secrets, secrets, strict=True))},
         folder=str(folder),
         cache=str(cache),
         codec=_source(codec.__file__),

@@ -7,8 +7,8 @@ nobody tells errors apart by their text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_spotbatch.backends.store import Store
@@ -121,6 +121,20 @@ class Offer:
 
 
 @dataclass(frozen=True)
+class BareMachines:
+    """Machines that come with an operating system and nothing of ours: what they must be sent.
+
+    ``architectures``: those that there are; ``distributions``: what the backend's own code imports on them;
+    ``only``: folder below site-packages → patterns of the entries that it needs of it, where that is much
+    less than all.
+    """
+
+    architectures: tuple[str, ...]
+    distributions: tuple[str, ...]
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Check:
     """One thing that was looked at. ``found`` tells what was found, or what is wrong; ``remedy`` what
     would cure it."""
@@ -151,6 +165,8 @@ class Backend(Protocol):
     store_options: dict[str, Any]
     root: str
     """A folder on the Airflow side for what is built there, such as environments."""
+    bare_machines: BareMachines | None
+    """None where machines find this process's interpreter and package."""
 
     def open_store(self) -> Store:
         """The object store, as the Airflow side reaches it."""
@@ -225,3 +241,8 @@ class Machine(Protocol):
     def queue(self, run: Run, memory_class: int) -> Queue: ...
 
     def notices(self) -> Notices: ...
+
+    async def secret(self, reference: str) -> str:
+        """The value that a reference of ``Environment.secrets`` stands for, asked with the machine's own
+        rights. Raises SpotBatchError, naming the reference and the remedy, never a value."""
+        ...

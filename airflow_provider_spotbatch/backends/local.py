@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_spotbatch.backends.base import Check, Offer, RunMachine
+from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.local_checks import check_root
 from airflow_provider_spotbatch.backends.local_fleet import (
     LocalFleet,
@@ -64,6 +64,7 @@ class LocalBackend:
     name = "local"
     lease = LEASE_SECONDS
     tick_seconds = 0.25
+    bare_machines: BareMachines | None = None
 
     def __init__(self, settings: Settings) -> None:
         if sys.platform != "linux":
@@ -138,6 +139,9 @@ class LocalMachine:
 
     def notices(self) -> LocalNotices:
         return LocalNotices(os.path.join(machine_folder(self._root, self._boot.instance), "interrupt"))
+
+    async def secret(self, reference: str) -> str:
+        raise InvalidInput(f"the local backend has no secrets of its own: {reference} cannot be resolved")
 
 
 class LocalNotices:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from airflow_provider_spotbatch.backends.base import Check, Offer, RunMachine
+from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.memory_clock import Clock, RealClock
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.backends.memory_queue import MemoryQueue, Messages
@@ -369,6 +369,7 @@ class MemoryBackend:
     a :class:`MemoryCloud` of this process."""
 
     name = "memory"
+    bare_machines: BareMachines | None = None
 
     def __init__(self, settings: Settings) -> None:
         self.cloud = MemoryCloud.named(str(settings.options.get("cloud")))
@@ -440,6 +441,9 @@ class MemoryMachine:
 
     def notices(self) -> MemoryNotices:
         return MemoryNotices(self._machine)
+
+    async def secret(self, reference: str) -> str:
+        raise InvalidInput(f"a simulated machine has no secrets: {reference} cannot be resolved")
 
 
 class MemoryNotices:

@@ -33,7 +33,7 @@ def shipped_files(modules: Modules, needed: Iterable[str]) -> dict[str, str]:
         done.add(top)
         found = dict(_files_of_top_level(top))
         files.update(found)
-        imported = {name for path in found.values() for name in _imported(path)}
+        imported = {name for path in found.values() for name in imported_modules(path)}
         waiting.extend(sorted(name for name in imported - done if modules.kind(name) == SHIPPED))
     return files
 
@@ -79,6 +79,24 @@ def zipped(files: dict[str, str]) -> bytes:
     return target.getvalue()
 
 
+def imported_modules(path: str) -> set[str]:
+    """Top-level modules that a source file imports anywhere in it."""
+    if not path.endswith(".py"):
+        return set()
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (SyntaxError, ValueError):
+        return set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
 def _files_of_top_level(top: str) -> Iterator[tuple[str, str]]:
     spec = find_spec(top)
     if spec is None:
@@ -99,21 +117,3 @@ def _files_below(folder: str, name: str) -> Iterator[tuple[str, str]]:
             if not file.endswith(_SKIPPED_ENDINGS) and not file.startswith("."):
                 inner = os.path.normpath(os.path.join(name, place, file))
                 yield inner.replace(os.sep, "/"), os.path.join(path, file)
-
-
-def _imported(path: str) -> set[str]:
-    """Top-level modules that a source file imports anywhere in it."""
-    if not path.endswith(".py"):
-        return set()
-    try:
-        with open(path, "rb") as file:
-            tree = ast.parse(file.read())
-    except (SyntaxError, ValueError):
-        return set()
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
-    return names

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import airflow_provider_spotbatch
@@ -35,6 +35,13 @@ _AGENT_PARTS = ("agent", "backends", "job")
 _AGENT_DISTRIBUTIONS = ("cloudpickle", "obstore")
 _OF_THIS_MACHINE = ("direct_url.json", "uv_cache.json")
 """Files of a dist-info folder that tell where and when something was installed from."""
+
+
+def check_python(python: str) -> None:
+    """Raise InvalidInput for a minor version that no agent runs on."""
+    if tuple(map(int, python.split("."))) < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise InvalidInput(f"environment.python={python!r}: machines of a cloud need {oldest} or newer")
 
 
 async def packages_archive(
@@ -67,7 +74,7 @@ async def packages_archive(
 
 async def agent_archive(
     distributions: Sequence[str],
-    unneeded: Sequence[str],
+    only: Mapping[str, Sequence[str]],
     python: str,
     architecture: str,
     root: str,
@@ -76,8 +83,8 @@ async def agent_archive(
 ) -> Archive:
     """The agent for such machines, with what it imports, at this side's versions.
 
-    ``distributions``: those that the backend's own code imports there; ``unneeded``: glob patterns below
-    site-packages of what it does without.
+    ``distributions``: those that the backend's own code imports there; ``only``: folder below
+    site-packages → patterns of the entries that it needs of it.
     """
     deadline = time.monotonic() + seconds
     requirements = [installed_requirement(name) for name in sorted({*_AGENT_DISTRIBUTIONS, *distributions})]
@@ -88,12 +95,12 @@ async def agent_archive(
         target = _site_packages(folder, python)
         await _install(requirements, constraints, python, architecture, target, deadline)
         await asyncio.to_thread(_finish_install, folder, target)
-        await asyncio.to_thread(_remove, target, unneeded)
+        await asyncio.to_thread(_keep_only, target, only)
         await asyncio.to_thread(_write_files, target, sources)
         await _compile(folder, target, python)
 
     digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()
-    identity = ["agent", digest, requirements, constraints, list(unneeded), python, architecture]
+    identity = ["agent", digest, requirements, constraints, sorted(only.items()), python, architecture]
     return await built_archive(identity, fill, root, deadline)
 
 
@@ -177,9 +184,11 @@ def _make_relocatable(program: Path) -> None:
         program.write_bytes(beside + rest)
 
 
-def _remove(target: str, patterns: Sequence[str]) -> None:
-    for pattern in patterns:
-        for path in sorted(Path(target).glob(pattern)):
+def _keep_only(target: str, only: Mapping[str, Sequence[str]]) -> None:
+    for folder, patterns in only.items():
+        for path in sorted(Path(target, folder).glob("*")):
+            if any(path.match(pattern) for pattern in patterns):
+                continue
             if path.is_dir():
                 shutil.rmtree(path)
             else:

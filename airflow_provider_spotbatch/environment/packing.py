@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from airflow_provider_spotbatch.environment.archive import added_files, shipped_files, zipped
+from airflow_provider_spotbatch.environment.archive import (
+    added_files,
+    imported_modules,
+    shipped_files,
+    zipped,
+)
 from airflow_provider_spotbatch.environment.dotted import check_dotted
 from airflow_provider_spotbatch.environment.environment import Environment
 from airflow_provider_spotbatch.environment.fingerprint import Digester, Unstable
@@ -46,7 +51,8 @@ class Packed:
     """All that must be stored for the work. ``blobs``: sha256 → bytes.
 
     ``fingerprint``: of work, shared arguments and environment, but not of the items; None where
-    something in ``unstable`` has none. ``notes``: lines for the task's log.
+    something in ``unstable`` has none. ``notes``: lines for the task's log. ``installed``: modules of
+    installed distributions that the work imports, by their full names where these are known.
     """
 
     work: Work
@@ -55,6 +61,7 @@ class Packed:
     fingerprint: str | None
     unstable: tuple[str, ...]
     notes: tuple[str, ...]
+    installed: tuple[str, ...] = ()
 
 
 class Packing:
@@ -145,6 +152,7 @@ class Packing:
             fingerprint=self._fingerprint(environment),
             unstable=tuple(self._unstable),
             notes=tuple(self._notes),
+            installed=tuple(sorted(self._installed_modules())),
         )
 
     @property
@@ -303,7 +311,7 @@ class Packing:
         return {self._modules.stable(name): self._modules.source(name) for name in sorted(names)}
 
     def _environment(self, keep: Callable[[bytes], str]) -> WorkerEnvironment:
-        files = {**shipped_files(self._modules, self._seen.modules), **self._added}
+        files = self._files_of_code()
         if files:
             tops = sorted({name.partition("/")[0].removesuffix(".py") for name in files})
             self._notes.append(f"travels as source: {', '.join(tops)} ({len(files)} files)")
@@ -316,6 +324,14 @@ class Packing:
             packages=self._packages,
             setup=self._given.setup,
         )
+
+    def _files_of_code(self) -> dict[str, str]:
+        return {**shipped_files(self._modules, self._seen.modules), **self._added}
+
+    def _installed_modules(self) -> set[str]:
+        """Those that travelling code imports, and those that the source beside it does."""
+        imported = {name for path in self._files_of_code().values() for name in imported_modules(path)}
+        return {name for name in imported | self._seen.modules if self._modules.kind(name) == INSTALLED}
 
     def _installed(self) -> list[str]:
         """Top-level installed modules that the work needs: another version is another work."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_spotbatch.job.errors import FormatMismatch
@@ -17,7 +17,9 @@ class RunRecord:
     """``previous``: the run whose index tells what is done already, None for a generation's first.
 
     ``concurrency``: the cap, resolved; ``max_tries`` and ``dag_run_started`` tell an Airflow try that
-    came back from a new one; ``created``: seconds since the epoch by the Airflow side's clock.
+    came back from a new one; ``created``: seconds since the epoch by the Airflow side's clock;
+    ``archives``: architecture → part (``agent``, ``interpreter``) → blob, where machines come with nothing
+    of ours.
     """
 
     run: int
@@ -27,6 +29,7 @@ class RunRecord:
     dag_run_started: str
     previous: int | None = None
     created: float = 0.0
+    archives: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def to_bytes(self, signer: Signer) -> bytes:
         body: dict[str, Any] = {"format": FORMAT, **self.__dict__, "policy": self.policy.to_json()}

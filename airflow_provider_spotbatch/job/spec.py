@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,8 +49,9 @@ class WorkerEnvironment:
 
     ``code``: blobs, each a zip of modules to put on the import path; ``files``: name in the item's
     working folder → blob; ``env``: environment variables, stored in clear; ``secrets``: variable →
-    reference that the machine resolves; ``packages``: requirement lines, resolved into ``archive``
-    (a blob) where the backend needs one; ``setup``: a script run once per machine.
+    reference that the machine resolves; ``packages``: requirement lines; ``archives``:
+    architecture → blob of what they were resolved to, where machines come with nothing of ours;
+    ``setup``: a script run once per machine.
     """
 
     python: str
@@ -58,8 +60,13 @@ class WorkerEnvironment:
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
-    archive: str | None = None
     setup: str | None = None
+    archives: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def setup_blob(self) -> str:
+        """The blob that holds the setup script where a machine reads it from the store; "" without one."""
+        return "" if self.setup is None else hashlib.sha256(self.setup.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -24,8 +24,9 @@ from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup
 from airflow_provider_spotbatch.backends.aws.notices import Ec2Notices
 from airflow_provider_spotbatch.backends.aws.queue import SqsQueue, queue_prefix
 from airflow_provider_spotbatch.backends.aws.regions import Region, shared_region
+from airflow_provider_spotbatch.backends.aws.secrets import secret_value
 from airflow_provider_spotbatch.backends.aws.user_data import user_data
-from airflow_provider_spotbatch.backends.base import Check, Offer, RunMachine
+from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.local import local_root
 from airflow_provider_spotbatch.backends.machine_sizing import plan_machines
 from airflow_provider_spotbatch.backends.settings import Settings
@@ -61,6 +62,15 @@ class AwsBackend:
     name = "aws"
     lease = LEASE_SECONDS
     tick_seconds = 1.0
+    bare_machines: BareMachines | None = BareMachines(
+        architectures=("x86_64", "arm64"),
+        distributions=("boto3",),
+        only={
+            "botocore/data": ("*.json*", "secretsmanager", "sqs", "ssm"),  # 25 MB of other services
+            "boto3/data": (),
+            "boto3/examples": (),
+        },
+    )
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
@@ -179,6 +189,9 @@ class AwsMachine:
 
     def notices(self) -> Ec2Notices:
         return Ec2Notices()
+
+    async def secret(self, reference: str) -> str:
+        return await secret_value(self._clients, reference)
 
 
 def _queue(
