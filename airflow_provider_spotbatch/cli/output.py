@@ -10,9 +10,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -31,12 +31,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
+def is_terminal() -> bool:
+    """Whether somebody looks at standard output as it comes."""
+    return sys.stdout.isatty()
+
+
+def count(text: str) -> int:
+    """A number of 1 or more, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
+    return int(text)
+
+
 def console() -> Console:
     """Standard output, in which no text is read as markup; wide enough for any table where it is no
     terminal."""
-    return Console(
-        markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH
-    )
+    return Console(markup=False, emoji=False, highlight=False, width=None if is_terminal() else FILE_WIDTH)
 
 
 def print_json(document: Any) -> None:
@@ -51,6 +61,11 @@ def error(message: str) -> None:
 def note(message: str) -> None:
     """What the reader should know, apart from what was asked for: on standard error."""
     _to_stderr(f"note: {message}")
+
+
+def sayer(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Tells what a command does as it does it: on standard output, beside JSON on standard error."""
+    return note if arguments.json else lambda line: console().print(plain(line), soft_wrap=True)
 
 
 def _to_stderr(message: str) -> None:
@@ -75,18 +90,16 @@ def table(
     right: Collection[str] = (),
     wrap: Collection[str] = (),
 ) -> Table:
-    """A table without lines. ``right``: the columns that hold numbers; ``wrap``: those that may take
-    several lines where the terminal is narrow."""
+    """A table without lines, and without columns that have nothing in them. ``right``: the columns that hold
+    numbers; ``wrap``: those that may take several lines where the terminal is narrow."""
+    cells = [[cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row] for row in rows]
+    used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        shown.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=column not in wrap,
-            overflow="fold",
-        )
-    for row in rows:
-        shown.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row))
+    for column in (columns[place] for place in used):
+        side: Literal["left", "right"] = "right" if column in right else "left"
+        shown.add_column(column, justify=side, no_wrap=column not in wrap, overflow="fold")
+    for row in cells:
+        shown.add_row(*(row[place] for place in used))
     return shown
 
 
