@@ -159,7 +159,8 @@ class Clients:
             code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
             if code in answers:
                 raise ErrorCode(code, message) from None
-            told = verdict(code, message, f"{service}:{operation}")
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+            told = verdict(code, message, f"{service}:{operation}", http_status=status)
             if is_about_credentials(code):
                 raise _CredentialsRefused(told) from None
             raise told from error

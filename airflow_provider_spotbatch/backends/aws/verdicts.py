@@ -133,9 +133,12 @@ PERMISSIONS = {
 """What an operation needs that is not just its own name."""
 
 
-def verdict(code: str, message: str, operation: str, *, of_a_pool: bool = False) -> SpotBatchError:
+def verdict(
+    code: str, message: str, operation: str, *, of_a_pool: bool = False, http_status: int = 400
+) -> SpotBatchError:
     """What an error code means. ``operation``: as a policy names it (``ec2:CreateFleet``);
-    ``of_a_pool``: told of one type in one zone, not of the whole request."""
+    ``of_a_pool``: told of one type in one zone, not of the whole request; ``http_status``: of the answer,
+    which tells whose fault an unknown code is."""
     told = f"{operation} was refused: {code}: {message}".rstrip(": ")
     if of_a_pool and code in OF_A_POOL:
         return NoCapacity(told, remedy=OF_A_POOL[code], code=code)
@@ -153,7 +156,7 @@ def verdict(code: str, message: str, operation: str, *, of_a_pool: bool = False)
     if is_about_credentials(code):
         remedy = "Renew the credentials that 'aws_conn_id' of the connection leads to"
         return AccessDenied(told, remedy=remedy, code=code)
-    if code in UNAVAILABLE:
+    if code in UNAVAILABLE or (code not in WRONG and http_status >= 500):
         return CloudUnavailable(told)
     return BadRequest(told, remedy=WRONG.get(code, ""), code=code)
 

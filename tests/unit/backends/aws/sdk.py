@@ -65,6 +65,7 @@ OPERATIONS = (
     "DeleteQueue",
     "DescribeInstances",
     "DescribeLaunchTemplates",
+    "DescribeSpotPriceHistory",
     "GetProducts",
     "GetQueueUrl",
     "GetServiceQuota",

@@ -56,6 +56,13 @@ def test_of_a_failing_service_nothing_is_known(code: str) -> None:
     assert not isinstance(told, Refusal)
 
 
+def test_an_unknown_code_is_whose_fault_the_status_tells() -> None:
+    assert isinstance(verdict("NewTrouble", "", "ec2:CreateFleet", http_status=503), CloudUnavailable)
+    assert isinstance(
+        verdict("InsufficientInstanceCapacity", "", "ec2:RunInstances", http_status=500), NoCapacity
+    )
+
+
 def test_a_missing_permission_is_named() -> None:
     told: SpotBatchError = verdict("AccessDenied", "", "sqs:SendMessageBatch")
     assert isinstance(told, AccessDenied)
