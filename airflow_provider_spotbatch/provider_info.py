@@ -51,7 +51,8 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     ),
     "image": _field(
         "Images",
-        "aws: ids or SSM parameters of machine images, one for each architecture. Empty: Amazon Linux 2023.",
+        "aws: ids or SSM parameters of machine images, one for each architecture. Empty: a stock image with "
+        "Airflow's Python.",
     ),
     "public_address": _field(
         "Public address",

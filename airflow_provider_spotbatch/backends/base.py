@@ -106,7 +106,8 @@ class Offer:
     ``name`` is unique in its list and stays the same while prices move: launch records refer to it;
     ``types`` are the machine types it may give, for people; ``purchase``: ``spot`` or ``on-demand``;
     ``usd_per_hour``: of the dearest machine that it may give, which limits go by;
-    ``expected_usd_per_hour``: of a machine on average; ``request`` goes into the launch record for the
+    ``expected_usd_per_hour``: of a machine on average; ``on_demand_usd_per_hour``: what the cheapest of its types
+    costs on demand, 0 where that is not known; ``request`` goes into the launch record for the
     backend itself; ``most`` is how many machines a run may have at once for items of one size of memory.
     """
 
@@ -118,18 +119,20 @@ class Offer:
     purchase: str = SPOT
     types: tuple[str, ...] = ()
     expected_usd_per_hour: float = 0.0
+    on_demand_usd_per_hour: float = 0.0
 
 
 @dataclass(frozen=True)
 class BareMachines:
     """Machines that come with an operating system and nothing of ours: what they must be sent.
 
-    ``architectures``: those that there are; ``distributions``: what the backend's own code imports on them;
+    ``pythons``: architecture → minor version of the image's own Python, "" where it is not known;
+    ``distributions``: what the backend's own code imports on them;
     ``only``: folder below site-packages → patterns of the entries that it needs of it, where that is much
     less than all.
     """
 
-    architectures: tuple[str, ...]
+    pythons: Mapping[str, str]
     distributions: tuple[str, ...]
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -165,8 +168,6 @@ class Backend(Protocol):
     store_options: dict[str, Any]
     root: str
     """A folder on the Airflow side for what is built there, such as environments."""
-    bare_machines: BareMachines | None
-    """None where machines find this process's interpreter and package."""
 
     def open_store(self) -> Store:
         """The object store, as the Airflow side reaches it."""
@@ -207,6 +208,11 @@ class Backend(Protocol):
         """
         ...
 
+    async def bare_machines(self, resources: Resources) -> BareMachines | None:
+        """What machines for such items must be sent; None where they find this process's interpreter and
+        package."""
+        ...
+
     def default_concurrency(self, resources: Resources, items: int) -> int:
         """How many items run at once where the user does not say."""
         ...
@@ -232,6 +238,11 @@ class Notices(Protocol):
     async def wait(self) -> str:
         """Return once this machine has been told that it will be taken back, with the reason.
         Never returns otherwise; cancelled when the agent ends."""
+        ...
+
+    async def wait_for_advice(self) -> str:
+        """The same once the platform advises to leave this machine, since it may soon be taken back. Work
+        that runs may end there. Never returns where a platform gives no such advice."""
         ...
 
 

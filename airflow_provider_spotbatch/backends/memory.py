@@ -65,6 +65,7 @@ class SimulatedMachine:
     reason: str = ""
     ended: float | None = None
     notice: asyncio.Event = field(default_factory=asyncio.Event)
+    advice: asyncio.Event = field(default_factory=asyncio.Event)
     awake: asyncio.Event = field(default_factory=asyncio.Event)
     life: asyncio.Task[None] | None = None
 
@@ -187,6 +188,10 @@ class MemoryCloud:
             return
         machine.notice.set()
         self._later(machine.boot.grace, lambda: self._end(machine, "taken back", interrupted=True))
+
+    def advise(self, instance: str) -> None:
+        """Tell a machine that it may soon be taken back."""
+        self.machines[instance].advice.set()
 
     def kill(self, instance: str) -> None:
         """The machine is gone, and nobody says why."""
@@ -369,7 +374,6 @@ class MemoryBackend:
     a :class:`MemoryCloud` of this process."""
 
     name = "memory"
-    bare_machines: BareMachines | None = None
 
     def __init__(self, settings: Settings) -> None:
         self.cloud = MemoryCloud.named(str(settings.options.get("cloud")))
@@ -405,6 +409,9 @@ class MemoryBackend:
     async def check(self) -> list[Check]:
         await self.cloud.travel()
         return [Check("cloud", True, f"at most {self.cloud.capacity} machines")]
+
+    async def bare_machines(self, resources: Resources) -> BareMachines | None:
+        return None
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         return max(1, min(items, CONCURRENCY))
@@ -453,3 +460,7 @@ class MemoryNotices:
     async def wait(self) -> str:
         await self._machine.notice.wait()
         return "the machine was told that it will be taken back"
+
+    async def wait_for_advice(self) -> str:
+        await self._machine.advice.wait()
+        return "the machine was told that it may be taken back"

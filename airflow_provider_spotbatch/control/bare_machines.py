@@ -35,7 +35,7 @@ async def store_packages(site: Site, packed: Packed, resources: Resources, say: 
 
     Raises InvalidInput where they cannot be had for any architecture that the job may use.
     """
-    environment, bare = packed.environment, site.backend.bare_machines
+    environment, bare = packed.environment, await site.backend.bare_machines(resources)
     if bare is None:
         return environment
     check_python(environment.python)
@@ -70,7 +70,7 @@ async def store_agent(
 ) -> dict[str, dict[str, str]]:
     """Have the agent, and an interpreter if there is one to send, in the store: architecture → part → blob,
     for the architectures that the environment can be had for."""
-    bare = site.backend.bare_machines
+    bare = await site.backend.bare_machines(resources)
     if bare is None:
         return {}
     asked = _architectures(bare, resources)
@@ -89,16 +89,18 @@ async def store_agent(
     async def build_interpreter(architecture: str) -> Archive:
         return await interpreter_archive(environment.python, architecture, site.backend.root)
 
+    without = [each for each in architectures if bare.pythons[each] != environment.python]
     (agents, wrong), (interpreters, missing) = await asyncio.gather(
-        _for_each(architectures, build_agent), _for_each(architectures, build_interpreter)
+        _for_each(architectures, build_agent), _for_each(without, build_interpreter)
     )
     if wrong:
         raise next(iter(wrong.values()))
-    if missing:
-        say(
-            f"machines of {' and '.join(missing)} must have an image with Python {environment.python}: "
-            f"{next(iter(missing.values()))}"
-        )
+    for architecture, reason in missing.items():
+        say(f"machines of {architecture} need an image with Python {environment.python}: {reason}")
+        if bare.pythons[architecture]:  # known to be another
+            del agents[architecture]
+    if not agents:
+        raise next(iter(missing.values()))
     await asyncio.gather(*(keep_blob(site, each) for each in (*agents.values(), *interpreters.values())))
     parts: dict[str, dict[str, str]] = {name: {"agent": each.sha256} for name, each in agents.items()}
     for name, each in interpreters.items():
@@ -114,7 +116,7 @@ async def keep_blob(site: Site, archive: Archive) -> None:
 
 
 def _architectures(bare: BareMachines, resources: Resources) -> list[str]:
-    return [each for each in bare.architectures if each in (resources.architectures or bare.architectures)]
+    return [each for each in bare.pythons if each in (resources.architectures or bare.pythons)]
 
 
 async def _for_each(

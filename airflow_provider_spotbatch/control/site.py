@@ -71,7 +71,6 @@ async def read_run(site: Site, run: Run) -> RunRecord | None:
 
 async def boot_for(site: Site, run: Run, spec: Spec, record: RunRecord) -> Boot:
     """What the run's machines are told, before each is made its own."""
-    bare = site.backend.bare_machines is not None
     left = record.policy.max_runtime - (site.wall_clock() - record.created)
     settings = site.settings
     return Boot(
@@ -84,7 +83,7 @@ async def boot_for(site: Site, run: Run, spec: Spec, record: RunRecord) -> Boot:
         run=run.number,
         key=site.generation_key(run.generation).hex(),
         memory_mb=record.policy.resources.memory_gb * 1024,
-        python="" if bare else await local_interpreter(spec.environment, site.backend.root),
+        python="" if record.archives else await local_interpreter(spec.environment, site.backend.root),
         lifetime=max(60.0, left),
         idle_timeout=settings.idle_timeout,
         orphan_after=settings.orphan_after,

@@ -11,6 +11,7 @@ What is Amazon's stays in this folder. Its parts, from the SDK upwards::
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from airflow_provider_spotbatch.backends.aws.checks import check_region
 from airflow_provider_spotbatch.backends.aws.clients import Clients
 from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet, delete_templates, terminate
-from airflow_provider_spotbatch.backends.aws.images import DEFAULT, DEFAULT_GPU
+from airflow_provider_spotbatch.backends.aws.images import DEFAULT_GPU, default_images
 from airflow_provider_spotbatch.backends.aws.instances import STORE_TAG
 from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup
 from airflow_provider_spotbatch.backends.aws.notices import Ec2Notices
@@ -55,22 +56,13 @@ class AwsBackend:
     Options of the connection: ``region``; ``session``, a callable that returns a boto3 session, and
     ``endpoint_url`` of an emulator, both from the Amazon connection; ``subnets`` and ``security_groups``, ids
     (default: the region's default ones); ``instance_profile``, of the machines; ``image``, ids or SSM
-    parameters, one for each architecture (default: Amazon Linux 2023); ``public_address``, whether machines
-    have one; ``tags``; ``path``, the folder on the Airflow side.
+    parameters, one for each architecture (default: a stock image with this process's Python);
+    ``public_address``, whether machines have one; ``tags``; ``path``, the folder on the Airflow side.
     """
 
     name = "aws"
     lease = LEASE_SECONDS
     tick_seconds = 1.0
-    bare_machines: BareMachines | None = BareMachines(
-        architectures=("x86_64", "arm64"),
-        distributions=("boto3",),
-        only={
-            "botocore/data": ("*.json*", "secretsmanager", "sqs", "ssm"),  # 25 MB of other services
-            "boto3/data": (),
-            "boto3/examples": (),
-        },
-    )
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
@@ -138,15 +130,14 @@ class AwsBackend:
         return len(old)
 
     async def check(self) -> list[Check]:
-        return await check_region(self._region, self._setup, self._subnets, self._images or DEFAULT)
+        return await check_region(self._region, self._setup, self._subnets, self._images_for(Resources()))
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         return max(1, min(items, CONCURRENCY))
 
     async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
-        gpus = bool(resources.gpus or resources.gpu_memory_gb)
         subnets = await self._region.subnets(self._subnets)
-        images = await self._region.images(self._images or (DEFAULT_GPU if gpus else DEFAULT))
+        images = await self._region.images(self._images_for(resources))
         purchases = _PURCHASES[policy.purchase]
         prices = [
             price
@@ -166,6 +157,25 @@ class AwsBackend:
             max_instances=self._max_instances,
         )
         return [_pinned(plan.offer(), subnets, images) for plan in plans]
+
+    async def bare_machines(self, resources: Resources) -> BareMachines | None:
+        images = await self._region.images(self._images_for(resources))
+        return BareMachines(
+            pythons={architecture: image["python"] for architecture, image in images.items()},
+            distributions=("boto3",),
+            only={
+                "botocore/data": ("*.json*", "secretsmanager", "sqs", "ssm"),  # 25 MB of other services
+                "boto3/data": (),
+                "boto3/examples": (),
+            },
+        )
+
+    def _images_for(self, resources: Resources) -> Sequence[str]:
+        if self._images:
+            return self._images
+        if resources.gpus or resources.gpu_memory_gb:
+            return DEFAULT_GPU
+        return default_images(f"{sys.version_info.major}.{sys.version_info.minor}")
 
     def boot_options(self) -> dict[str, Any]:
         return dict(self._place)

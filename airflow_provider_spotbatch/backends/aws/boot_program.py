@@ -243,7 +243,8 @@ def run_agent(orders: dict[str, Any], instance: str, python: str) -> int:
     group = make_cgroup(owner.pw_uid, owner.pw_gid)
 
     def become_user() -> None:
-        write("/proc/self/oom_score_adj", str(AGENT_OOM_SCORE))
+        with contextlib.suppress(PermissionError):  # a container's root may not
+            write("/proc/self/oom_score_adj", str(AGENT_OOM_SCORE))
         if group is not None:
             write(os.path.join(group, "cgroup.procs"), "0")
         os.initgroups(USER, owner.pw_gid)

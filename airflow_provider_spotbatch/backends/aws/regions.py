@@ -73,7 +73,7 @@ class Region:
         return found
 
     async def images(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Architecture → ``id``, ``root_device`` and ``name``."""
+        """Architecture → what ``ask_images`` tells of it."""
         found: dict[str, dict[str, str]] = await self._facts.get(
             self._name("images", names),
             images.FACTS_SECONDS,

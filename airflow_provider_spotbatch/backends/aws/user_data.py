@@ -25,7 +25,7 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # Orderly at first; at once if that hangs. It outlives this script: cloud-final.service has KillMode=process.
 cat >/run/spotbatch-power-off <<'END'
 #!/bin/bash
-echo -1000 >/proc/self/oom_score_adj
+{ echo -1000 >/proc/self/oom_score_adj; } 2>/dev/null
 sleep "$1"
 shutdown -h now
 sleep 30
@@ -59,7 +59,7 @@ base64 -d <<'END' | gzip -d >orders.json
 END
 # shellcheck disable=SC2016 # the inner shell expands it
 setsid bash -c '
-  echo -1000 >/proc/self/oom_score_adj
+  { echo -1000 >/proc/self/oom_score_adj; } 2>/dev/null
   umask 022
   python3 -I boot_program.py orders.json
   exec bash /run/spotbatch-power-off 0
