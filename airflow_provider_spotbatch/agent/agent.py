@@ -169,6 +169,7 @@ class Agent:
                 self._lease_chunks(),
                 self._watch_run(),
                 self._hear_notice(),
+                self._hear_advice(),
                 self._leases.keep(),
                 enforce(self._slots, record.policy.item_timeout, self._boot.memory_mb),
                 self._reporter.keep(lambda: self._watch.report_every),
@@ -218,6 +219,9 @@ class Agent:
 
     async def _hear_notice(self) -> Ending:
         return Ending(INTERRUPTED, await self._machine.notices().wait())
+
+    async def _hear_advice(self) -> Ending:
+        return Ending(DRAIN, await self._machine.notices().wait_for_advice())
 
     async def _lease_chunks(self) -> Ending:
         """Lease as slots come free, until there has been nothing to do for ``idle_timeout``."""

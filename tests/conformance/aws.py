@@ -29,6 +29,7 @@ def aws_place(moto: Moto, monkeypatch: pytest.MonkeyPatch, name: str) -> Place:
         idle_agents=_nothing,
         brief_agents=_nothing,
         interrupt=_impossible,
+        advise=_impossible,
         request=_request(moto, settings),
         coarser=COARSER,
     )
@@ -54,4 +55,4 @@ def _nothing() -> None:
 
 
 def _impossible(instance: str) -> None:
-    raise AssertionError("moto takes no machine back")
+    raise AssertionError("moto's machines hear nothing")

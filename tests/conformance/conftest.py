@@ -42,6 +42,7 @@ def _memory(tmp_path: Path) -> Iterator[Place]:
         idle_agents=lambda: setattr(cloud, "on_boot", idle),
         brief_agents=lambda: setattr(cloud, "on_boot", brief),
         interrupt=cloud.reclaim,
+        advise=cloud.advise,
     )
 
 
@@ -58,6 +59,7 @@ def _local(tmp_path: Path) -> Iterator[Place]:
         idle_agents=lambda: agents("import time; time.sleep(60)"),
         brief_agents=lambda: agents("pass"),
         interrupt=lambda instance: (tmp_path / "machines" / instance / "interrupt").touch(),
+        advise=lambda instance: (tmp_path / "machines" / instance / "leave").touch(),
     )
     yield place
     asyncio.run(_end(place))

@@ -32,15 +32,17 @@ class Place:
     """A backend, one run on it, and what only its own set-up can do.
 
     Agents that ``fleet`` starts do nothing until they are ended; those of ``brief_fleet`` end at
-    once. ``interrupt`` has the platform take a machine back. ``request`` is what a launch record of the
-    backend holds of its own. ``coarser`` names what an emulator does more coarsely than the cloud it stands
-    for, and how: tests that rest on it say so, and are skipped there.
+    once. ``interrupt`` has the platform take a machine back, ``advise`` advise to leave it.
+    ``request`` is what a launch record of the backend holds of its own. ``coarser`` names what an emulator
+    does more coarsely than the cloud it stands for, and how: tests that rest on it say so, and are skipped
+    there.
     """
 
     backend: Backend
     idle_agents: Callable[[], None]
     brief_agents: Callable[[], None]
     interrupt: Callable[[str], None]
+    advise: Callable[[str], None]
     request: dict[str, Any] = field(default_factory=dict)
     coarser: dict[str, str] = field(default_factory=dict)
 

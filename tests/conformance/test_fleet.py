@@ -129,6 +129,22 @@ class TestFleet:
 
         asyncio.run(main())
 
+    def test_advice_to_leave_is_heard_and_is_no_notice(self, place: Place) -> None:
+        place.needs(LIVE_MACHINES)
+
+        async def main() -> None:
+            [launched] = (await place.fleet.launch(place.record(machines=1))).instances
+            await until_state(place.fleet, launched.id, RUNNING)
+            notices = open_machine(place.boot.for_machine(launched.id, 1, 3, 0, "")).notices()
+            hearing = asyncio.ensure_future(notices.wait())
+            place.advise(launched.id)
+            assert await asyncio.wait_for(notices.wait_for_advice(), 10)
+            assert not hearing.done()
+            hearing.cancel()
+            assert (await described(place.fleet, launched.id)).state == RUNNING
+
+        asyncio.run(main())
+
     def test_a_closed_fleet_keeps_its_machines(self, place: Place) -> None:
         async def main() -> None:
             await place.fleet.close()
