@@ -20,7 +20,6 @@ from botocore.exceptions import ClientError
 from tests.cloud.cloudbox.account import Account, make_account
 from tests.cloud.cloudbox.box import Cloudbox
 from tests.cloud.cloudbox.images import ARCHITECTURE, DEBIAN_12, DEBIAN_13, Image
-from tests.cloud.cloudbox.plot import BASE
 
 ACCOUNT = "box-tests"
 
@@ -229,6 +228,15 @@ class TestMachines:
         box.client("ec2").terminate_instances(InstanceIds=[instance])
         assert box.wait_until_state(instance, "terminated")["StateReason"]["Code"].startswith("Client.User")
         assert instance not in box.machines()
+
+    def test_terminating_twice_is_harmless(self, box: Cloudbox, launches: Launches) -> None:
+        template = launches.template(
+            SLEEPS, NetworkInterfaces=[{"DeviceIndex": 0, "AssociatePublicIpAddress": False}]
+        )
+        [instance] = instances_of(launches.fleet(template))
+        for _ in range(2):
+            box.client("ec2").terminate_instances(InstanceIds=[instance])
+        box.wait_until_state(instance, "terminated")
 
     def test_machines_of_plain_requests_boot_too(self, box: Cloudbox, account: Account) -> None:
         run = box.client("ec2").run_instances(
@@ -478,6 +486,43 @@ class TestRefusals:
         box.client("ec2").describe_subnets()
 
 
+class TestPolicies:
+    def test_a_machine_may_do_what_its_role_may(
+        self, box: Cloudbox, launches: Launches, account: Account
+    ) -> None:
+        allowed = {"Effect": "Allow", "Action": "s3:PutObject", "Resource": f"arn:aws:s3:::{ACCOUNT}/out/*"}
+        box.client("iam").put_role_policy(
+            RoleName=account.instance_profile,
+            PolicyName="out",
+            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [allowed]}),
+        )
+        script = PUTS_TO_S3 + (
+            "for folder in ('out', 'jobs'):\n"
+            "    try:\n"
+            f"        put('{box.endpoint_url}', '{box.region}', f'/{ACCOUNT}/{{folder}}/1', b'1')\n"
+            "        print(folder, 'written', flush=True)\n"
+            "    except urllib.error.HTTPError as error:\n"
+            "        print(folder, error.code, flush=True)\n"
+        )
+        box.enforce_policies()
+        instance = launches.one(script)
+        box.wait_until(lambda: "jobs" in box.console(instance))
+        assert "out written\njobs 403\n" in box.console(instance)
+
+    def test_queues_refuse_in_words_that_clients_know(self, box: Cloudbox) -> None:
+        import boto3
+
+        url = box.client("sqs").create_queue(QueueName="policies")["QueueUrl"]
+        user = box.client("iam").create_user(UserName="nobody")["User"]["UserName"]
+        key = box.client("iam").create_access_key(UserName=user)["AccessKey"]
+        sqs = boto3.session.Session(key["AccessKeyId"], key["SecretAccessKey"]).client(
+            "sqs", region_name=box.region, endpoint_url=box.endpoint_url
+        )
+        box.enforce_policies()
+        with refused("AccessDenied"):
+            sqs.send_message(QueueUrl=url, MessageBody="hello")
+
+
 class TestQueueNames:
     def test_a_deleted_name_is_refused_for_a_minute(
         self, box: Cloudbox, monkeypatch: pytest.MonkeyPatch
@@ -538,38 +583,53 @@ class TestFacts:
         assert quota["Quota"]["Value"] == 4
 
 
+A_BOX_WITH_A_MACHINE = """
+from tests.cloud.cloudbox.box import Cloudbox
+from tests.cloud.cloudbox.images import DEBIAN_12
+
+box = Cloudbox()
+run = box.client("ec2").run_instances(
+    ImageId=DEBIAN_12.id, MinCount=1, MaxCount=1, UserData="#!/bin/sh\\necho up\\nexec sleep 600"
+)
+instance = run["Instances"][0]["InstanceId"]
+box.wait_until(lambda: "up" in box.console(instance))
+print(box.plot.folder, box.run(instance, ["readlink", "/proc/self/ns/pid"]).stdout, flush=True)
+input()
+"""
+
+
 class TestTheBoxItself:
-    def test_nothing_is_left_of_a_box_that_was_killed(self, box: Cloudbox) -> None:
-        """Another process's box is killed with a machine on it; the next box clears what it left."""
-        program = (
-            "from tests.cloud.cloudbox.box import Cloudbox\n"
-            "from tests.cloud.cloudbox.images import DEBIAN_12\n"
-            "box = Cloudbox()\n"
-            "run = box.client('ec2').run_instances(ImageId=DEBIAN_12.id, MinCount=1,"
-            " MaxCount=1, UserData='#!/bin/sh\\necho up\\nexec sleep 600')\n"
-            "instance = run['Instances'][0]['InstanceId']\n"
-            "box.wait_until(lambda: 'up' in box.console(instance))\n"
-            "space = box.run(instance, ['readlink', '/proc/self/ns/pid']).stdout\n"
-            "print(box.plot.number, space, flush=True)\n"
-            "input()\n"
-        )
+    def test_a_box_that_is_killed_takes_its_machines_along_and_the_next_clears_up(
+        self, box: Cloudbox
+    ) -> None:
         with subprocess.Popen(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", A_BOX_WITH_A_MACHINE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[2],
         ) as process:
             assert process.stdout is not None
-            number, space = process.stdout.readline().split()
+            folder, space = process.stdout.readline().split()
             process.kill()
         box.wait_until(lambda: space not in _pid_namespaces())
-        assert (BASE / number).exists()
+        left = Path(folder, "left-behind")
+        left.touch()
+        with Cloudbox():
+            assert not left.exists()
+
+    def test_nothing_is_left_of_a_box_that_was_closed(self) -> None:
         with Cloudbox() as other:
-            assert not (BASE / number).exists() or other.plot.number == int(number)
-        assert not (BASE / number).exists()
-        assert not [name for name in os.listdir("/run/netns") if name.startswith(f"cloudbox{number}-")]
-        assert not Path(f"/sys/class/net/cloudbox{number}").exists()
+            run = other.client("ec2").run_instances(
+                ImageId=DEBIAN_12.id, MinCount=1, MaxCount=1, UserData=SLEEPS
+            )
+            instance = run["Instances"][0]["InstanceId"]
+            other.wait_until(lambda: "up" in other.console(instance))
+            space = other.run(instance, ["readlink", "/proc/self/ns/pid"]).stdout.strip()
+            kept = other.plot.folder / "moto.log"
+            assert kept.exists()
+        assert not kept.exists()
+        assert space not in _pid_namespaces()
 
     def test_the_host_reaches_the_cloud_as_machines_do(self, box: Cloudbox) -> None:
         with urllib.request.urlopen(f"{box.endpoint_url}/moto-api/data.json", timeout=10) as answer:

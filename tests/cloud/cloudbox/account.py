@@ -16,7 +16,7 @@ KEY = "cloudbox-cloudbox-cloudbox-cloudbox-cloudbox"
 
 @dataclass(frozen=True)
 class Account:
-    """A bucket, and an instance profile with a role that may do everything."""
+    """A bucket, and an instance profile whose role has its own name and no policy."""
 
     bucket: str
     instance_profile: str
@@ -36,8 +36,8 @@ def connections(box: Cloudbox, account: Account) -> dict[str, dict[str, Any]]:
     return {
         "aws_cloudbox": {
             "conn_type": "aws",
-            "login": "box",
-            "password": "box",
+            "login": box.environment()["AWS_ACCESS_KEY_ID"],
+            "password": box.environment()["AWS_SECRET_ACCESS_KEY"],
             "extra": {"region_name": box.region, "endpoint_url": box.endpoint_url},
         },
         "spotbatch_default": {

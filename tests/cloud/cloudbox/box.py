@@ -61,6 +61,8 @@ class Cloudbox:
             undo.callback(plot.release)
             moto = Moto(plot.folder)
             undo.callback(moto.close)
+            moto.make_owner()
+            self._moto = moto
             network = Network(plot)
             self.listings = Listings()
             self.pools = Pools()
@@ -77,7 +79,7 @@ class Cloudbox:
                     ("ec2", "CreateFleet"): fleets.create_fleet,
                     ("ec2", "RunInstances"): self._instances.run_instances,
                     ("ec2", "TerminateInstances"): self._instances.terminate_instances,
-                    ("ec2", "StopInstances"): self._instances.terminate_instances,
+                    ("ec2", "StopInstances"): self._instances.stop_instances,
                     ("ec2", "RebootInstances"): self._instances.reboot_instances,
                     ("ec2", "DescribeInstances"): self.listings.describe_instances,
                     ("ec2", "DescribeInstanceTypes"): describe_instance_types,
@@ -112,8 +114,8 @@ class Cloudbox:
         """Environment variables with which any AWS SDK or command line works on the box."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint_url,
-            "AWS_ACCESS_KEY_ID": "box",
-            "AWS_SECRET_ACCESS_KEY": "box",
+            "AWS_ACCESS_KEY_ID": self._moto.key_id,
+            "AWS_SECRET_ACCESS_KEY": self._moto.secret,
             "AWS_DEFAULT_REGION": self.region,
             "AWS_REGION": self.region,
         }
@@ -128,8 +130,8 @@ class Cloudbox:
                     service,
                     region_name=self.region,
                     endpoint_url=self.endpoint_url,
-                    aws_access_key_id="box",
-                    aws_secret_access_key="box",
+                    aws_access_key_id=self._moto.key_id,
+                    aws_secret_access_key=self._moto.secret,
                 )
             return self._clients[service]
 
@@ -220,11 +222,18 @@ class Cloudbox:
         """Instances launched from now on are missing from DescribeInstances for that time."""
         self.listings.late_seconds = seconds
 
+    def enforce_policies(self) -> None:
+        """From now on everybody may do only what their IAM policies allow, until :meth:`relent`. As far as
+        moto knows policies: users' and roles', with resources; no conditions. The box's own key may do
+        everything. Call it when all roles are made."""
+        self._moto.enforce_policies(True)
+
     def relent(self) -> None:
-        """No refusals any more, room and quotas for all, listings at once."""
+        """No refusals any more, room, quotas and permissions for all, listings at once."""
         self._refusals.clear()
         self.pools.clear()
         self._quotas.values.clear()
+        self._moto.enforce_policies(False)
         self.listings.late_seconds = 0.0
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:

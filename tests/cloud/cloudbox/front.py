@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.cloud.cloudbox.calls import Answer, Call, Handler, Refuse
+from tests.cloud.cloudbox.calls import Answer, Call, Handler, Refuse, in_own_form
 
 PORT = 5000
 SECONDS = 100.0
@@ -66,6 +66,8 @@ class _Requests(BaseHTTPRequestHandler):
                 self._send(refusal)
             elif handler is not None:
                 self._send(handler(call, self._forward))
+            elif "x-amz-target" in headers:
+                self._send(in_own_form(call, self._forward(call)))
             else:
                 self._pass_through(call)
         except ConnectionError:

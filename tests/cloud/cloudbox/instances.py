@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import threading
-import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 from xml.etree import ElementTree
 
 from tests.cloud.cloudbox.calls import Answer, Call, Forward
-from tests.cloud.cloudbox.images import ARCHITECTURE, suite_of
+from tests.cloud.cloudbox.facts import credentials_of, facts_of
+from tests.cloud.cloudbox.images import suite_of
 from tests.cloud.cloudbox.listings import BROKEN, RECLAIMED, SHUT_DOWN, Listings
-from tests.cloud.cloudbox.machine import Facts, Machine
-from tests.cloud.cloudbox.moto import ACCOUNT, Moto
+from tests.cloud.cloudbox.machine import Machine
+from tests.cloud.cloudbox.moto import Moto
 from tests.cloud.cloudbox.network import Network
 from tests.cloud.cloudbox.plot import Plot
 from tests.cloud.cloudbox.pools import Pools
@@ -47,6 +44,8 @@ class Instances:
         self._lock = threading.Lock()
         self._closing = False
         self._machines: dict[str, Future[Machine]] = {}
+        self._terminating = threading.Lock()
+        self._terminated: set[str] = set()
 
     def ids(self) -> list[str]:
         """Every instance ever launched, oldest first."""
@@ -77,12 +76,23 @@ class Instances:
         return answer
 
     def terminate_instances(self, call: Call, forward: Forward) -> Answer:
-        """Also stops: a machine that is seen as ended has ended."""
+        """A machine that is seen as terminated has ended. Harmless for those that have, as on EC2: moto
+        misses their network interfaces."""
         asked = call.parameters["InstanceIds"]
-        if set(asked) <= set(self.ids()) and not call.parameters.get("DryRun"):
-            for instance in asked:
+        if not set(asked) <= set(self.ids()) or call.parameters.get("DryRun"):
+            return forward(call)
+        for instance in asked:
+            self._kill(instance)
+            self._terminate(call.region, instance)
+        state = {"CurrentState": {"Code": 32, "Name": "shutting-down"}}
+        return call.answer({"TerminatingInstances": [{"InstanceId": each, **state} for each in asked]})
+
+    def stop_instances(self, call: Call, forward: Forward) -> Answer:
+        answer = forward(call)
+        if answer.status == 200:
+            for instance in call.parameters["InstanceIds"]:
                 self._kill(instance)
-        return forward(call)
+        return answer
 
     def reboot_instances(self, call: Call, forward: Forward) -> Answer:
         answer = forward(call)
@@ -100,13 +110,13 @@ class Instances:
 
     def _boot(self, region: str, instance: str) -> Machine:
         try:
-            facts = self._facts(region, instance)
+            facts = facts_of(self._moto, region, instance)
             return Machine(
                 facts,
                 self._plot.folder / "machines" / instance,
                 root_of(suite_of(facts.image)),
                 self._network.connect(),
-                lambda: self._credentials(facts),
+                lambda: credentials_of(self._moto, facts),
                 self._ended_by_itself,
             )
         except Exception:
@@ -135,80 +145,17 @@ class Instances:
         self._listings.ended(instance, reason)
         if self._closing:
             return
-        ec2 = self._moto.client("ec2", region)
         if terminated:
-            ec2.terminate_instances(InstanceIds=[instance])
+            self._terminate(region, instance)
         else:
-            ec2.stop_instances(InstanceIds=[instance])
+            self._moto.client("ec2", region).stop_instances(InstanceIds=[instance])
 
-    def _facts(self, region: str, instance: str) -> Facts:
-        ec2 = self._moto.client("ec2", region)
-        [reservation] = ec2.describe_instances(InstanceIds=[instance])["Reservations"]
-        [shown] = reservation["Instances"]
-        user_data = ec2.describe_instance_attribute(InstanceId=instance, Attribute="userData")["UserData"]
-        behaviour = ec2.describe_instance_attribute(
-            InstanceId=instance, Attribute="instanceInitiatedShutdownBehavior"
-        )["InstanceInitiatedShutdownBehavior"]
-        return Facts(
-            instance=instance,
-            region=region,
-            image=shown["ImageId"],
-            metadata=_metadata(region, shown),
-            user_data=base64.b64decode(user_data.get("Value", "")),
-            role=self._role(shown),
-            hop_limit=shown.get("MetadataOptions", {}).get("HttpPutResponseHopLimit", 1),
-            terminate_on_shutdown=behaviour.get("Value") == "terminate",
-        )
-
-    def _role(self, shown: dict[str, Any]) -> str | None:
-        if "IamInstanceProfile" not in shown:
-            return None
-        profile = self._moto.client("iam", "us-east-1").get_instance_profile(
-            InstanceProfileName=shown["IamInstanceProfile"]["Arn"].rpartition("/")[2]
-        )
-        roles = profile["InstanceProfile"]["Roles"]
-        return str(roles[0]["RoleName"]) if roles else None
-
-    def _credentials(self, facts: Facts) -> dict[str, str]:
-        """Of the machine's role, as its metadata service shows them."""
-        given = self._moto.client("sts", facts.region).assume_role(
-            RoleArn=f"arn:aws:iam::{ACCOUNT}:role/{facts.role}", RoleSessionName=facts.instance
-        )["Credentials"]
-        return {
-            "LastUpdated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "AccessKeyId": given["AccessKeyId"],
-            "SecretAccessKey": given["SecretAccessKey"],
-            "Token": given["SessionToken"],
-            "Expiration": given["Expiration"].strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-
-
-def _metadata(region: str, shown: dict[str, Any]) -> dict[str, str]:
-    zone = shown["Placement"]["AvailabilityZone"]
-    document = {
-        "accountId": ACCOUNT,
-        "architecture": ARCHITECTURE,
-        "availabilityZone": zone,
-        "imageId": shown["ImageId"],
-        "instanceId": shown["InstanceId"],
-        "instanceType": shown["InstanceType"],
-        "region": region,
-    }
-    tags = {}
-    if shown.get("MetadataOptions", {}).get("InstanceMetadataTags") == "enabled":
-        tags = {f"meta-data/tags/instance/{tag['Key']}": tag["Value"] for tag in shown.get("Tags", [])}
-    return {
-        "meta-data/ami-id": shown["ImageId"],
-        "meta-data/instance-id": shown["InstanceId"],
-        "meta-data/instance-life-cycle": shown.get("InstanceLifecycle", "on-demand"),
-        "meta-data/instance-type": shown["InstanceType"],
-        "meta-data/placement/availability-zone": zone,
-        "meta-data/placement/region": region,
-        "meta-data/services/domain": "amazonaws.com",
-        "meta-data/services/partition": "aws",
-        "dynamic/instance-identity/document": json.dumps(document),
-        **tags,
-    }
+    def _terminate(self, region: str, instance: str) -> None:
+        """Once: several may end a machine at the same time."""
+        with self._terminating:
+            if instance not in self._terminated:
+                self._moto.client("ec2", region).terminate_instances(InstanceIds=[instance])
+                self._terminated.add(instance)
 
 
 def _instance_ids(body: bytes) -> list[str]:

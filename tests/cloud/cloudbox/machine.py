@@ -10,10 +10,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cloud.cloudbox.child import Child
+from tests.cloud.cloudbox.facts import Facts
 from tests.cloud.cloudbox.metadata import Metadata, MetadataServer
 from tests.cloud.cloudbox.network import METADATA_ADDRESS, Connection
 
@@ -21,20 +21,6 @@ _INSIDE = Path(__file__).parent / "inside"
 _INIT = "/usr/lib/cloudbox/init.py"
 _BOOT_SECONDS = 10.0
 _END_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What EC2 knows of an instance and its machine has to know. ``metadata`` is by path below latest/."""
-
-    instance: str
-    region: str
-    image: str
-    metadata: dict[str, str]
-    user_data: bytes
-    role: str | None
-    hop_limit: int
-    terminate_on_shutdown: bool
 
 
 class Machine:

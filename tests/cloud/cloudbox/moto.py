@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -30,6 +31,8 @@ class Moto:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = folder / "moto.log"
+        self.key_id = self.secret = "box"
+        self._assumed: dict[str, dict[str, Any]] = {}
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
         write_for_moto(folder / "images.json")
@@ -72,11 +75,46 @@ class Moto:
                     service,
                     region_name=region,
                     endpoint_url=self.url,
-                    aws_access_key_id="box",
-                    aws_secret_access_key="box",
+                    aws_access_key_id=self.key_id,
+                    aws_secret_access_key=self.secret,
                     config=Config(connect_timeout=10, read_timeout=60, max_pool_connections=32),
                 )
             return self._clients[service, region]
+
+    def make_owner(self) -> None:
+        """A user who may do everything, and whose key the clients have from now on."""
+        iam = self.client("iam", "us-east-1")
+        iam.create_user(UserName="box")
+        everything = {
+            "Version": "2012-10-17",
+            "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
+        }
+        iam.put_user_policy(UserName="box", PolicyName="all", PolicyDocument=json.dumps(everything))
+        key = iam.create_access_key(UserName="box")["AccessKey"]
+        with self._lock:
+            self.key_id, self.secret = key["AccessKeyId"], key["SecretAccessKey"]
+            self._clients.clear()
+
+    def enforce_policies(self, enforced: bool) -> None:
+        """Whether callers may do only what IAM allows them; at first they may do everything
+        (https://docs.getmoto.org/en/latest/docs/iam.html). Roles made later are unknown to
+        :meth:`assume_role`: it is EC2 that machines' roles trust, and moto lets nobody be EC2."""
+        roles = self.client("iam", "us-east-1").list_roles()["Roles"] if enforced else []
+        self._assumed = {role["RoleName"]: self._assume_role(role["RoleName"]) for role in roles}
+        free_calls = b"0" if enforced else b"inf"
+        request = urllib.request.Request(f"{self.url}/moto-api/reset-auth", free_calls, method="POST")
+        request.add_header("Content-Type", "text/plain")
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def assume_role(self, role: str) -> dict[str, Any]:
+        """Credentials of a machine with that role."""
+        return self._assumed[role] if self._assumed else self._assume_role(role)
+
+    def _assume_role(self, role: str) -> dict[str, Any]:
+        arn = f"arn:aws:iam::{ACCOUNT}:role/{role}"
+        assumed = self.client("sts", "us-east-1").assume_role(RoleArn=arn, RoleSessionName="machine")
+        credentials: dict[str, Any] = assumed["Credentials"]
+        return credentials
 
     def close(self) -> None:
         self._child.kill()
