@@ -133,6 +133,7 @@ class Agent:
         self._items_ok = 0
         self._items_failed = 0
         self._item_seconds = 0.0
+        self._up_since: float | None = None
         self._chunk_seconds: float | None = None
         self._idle_since = clock()
         self._empty_since: float | None = None
@@ -159,10 +160,11 @@ class Agent:
         spec, record = await self._read_orders()
         self._inputs = ChunkInputs(self._store, self._signer, spec)
         start_worker = self._start_worker or await self._prepare_workers(spec)
-        self._slots = [Slot(number, start_worker) for number in range(self._boot.slots)]
+        self._slots = [Slot(number, start_worker, self._clock) for number in range(self._boot.slots)]
         for slot in self._slots:
             self._free.put_nowait(slot)
         self._state = reports.RUNNING
+        self._up_since = self._clock()
         sources += [
             asyncio.create_task(self._source(source))
             for source in (
@@ -507,6 +509,9 @@ class Agent:
             items_failed=self._items_failed,
             item_seconds=self._item_seconds,
             boot_log=self._boot_log,
+            up_seconds=0.0 if self._up_since is None else round(self._clock() - self._up_since, 3),
+            worked_seconds=round(sum(slot.worked_seconds for slot in self._slots), 3),
+            broken_seconds=round(sum(slot.broken_seconds for slot in self._slots), 3),
         )
 
     def _machine_facts(self, slot: Slot) -> dict[str, Any]:

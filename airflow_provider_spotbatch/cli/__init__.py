@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = ("jobs", "setup", "grant")
+COMMANDS = ("jobs", "estimate", "setup", "grant")
 """Modules of this package, in the order in which the help shows them."""
 
 FINE, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -13,10 +13,11 @@ from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.control.act import Actor
 from airflow_provider_spotbatch.control.carry import carry_index
 from airflow_provider_spotbatch.control.decide import decide
+from airflow_provider_spotbatch.control.estimate import estimate, price_line
 from airflow_provider_spotbatch.control.history import tick_to_bytes
 from airflow_provider_spotbatch.control.narrate import Narrator
 from airflow_provider_spotbatch.control.observe import Observer
-from airflow_provider_spotbatch.control.plan import Plan
+from airflow_provider_spotbatch.control.plan import Launch, Plan
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
 from airflow_provider_spotbatch.control.snapshot import Snapshot
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
@@ -115,11 +116,21 @@ class Controller:
         failures = list(observer.failures)
         observer.failures.clear()
         self._narrator.tell(seen, failures)
+        self._tell_price(seen, plan)
         carried_out = await self._actor.carry_out(plan, decided_at)
         await self._keep_history(seen, plan)
         if not carried_out:
             return Turn(over=False, pause=seen.tick_seconds)
         return Turn(plan.over, plan.pause, plan.stuck)
+
+    def _tell_price(self, seen: Snapshot, plan: Plan) -> None:
+        """Before the first launch: what the machines will cost."""
+        if seen.launches or not any(isinstance(action, Launch) for action in plan.actions):
+            return
+        left = None if seen.budget_usd is None else max(0.0, seen.budget_usd - seen.spent_usd)
+        line = price_line(estimate(seen), left)
+        if line:
+            self._say(line)
 
     async def _renew_offers(self, observer: Observer) -> None:
         """Prices move. Where new ones cannot be had, the last ones stand."""

@@ -65,7 +65,8 @@ class Instance:
     """A machine as the fleet describes it now. ``launch``: the record it came from.
 
     ``interrupted``: the platform took it back (only meaningful once terminated).
-    ``usd_per_hour``: its price at launch.
+    ``usd_per_hour``: its price at launch; ``on_demand_usd_per_hour``: what it would have cost on demand, 0
+    where that is not known.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Instance:
     usd_per_hour: float = 0.0
     interrupted: bool = False
     reason: str = ""
+    on_demand_usd_per_hour: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from airflow_provider_spotbatch.job.resources import Resources
 from airflow_provider_spotbatch.job.run_outcome import Outcome
 from airflow_provider_spotbatch.job.run_record import RunRecord
 from airflow_provider_spotbatch.job.signing import Signer, derive
+from airflow_provider_spotbatch.job.spending import Spending
 
 GOLDEN = Path(__file__).parent / "golden"
 GENERATION = Generation("scans-render-0123456789abcdef", 2)
@@ -86,7 +87,7 @@ def read_launch_outcome(data: bytes) -> tuple[Any, ...]:
     return read.instances, [refusal.to_json() for refusal in read.refusals]
 
 
-INSTANCES = (launches.Instance("i-1", 3, launches.RUNNING, 4, 0.25, True, "reclaimed"),)
+INSTANCES = (launches.Instance("i-1", 3, launches.RUNNING, 4, 0.25, True, "reclaimed", 0.75),)
 REFUSALS = (
     NoCapacity("no such machine now", remedy="wait", code="Insufficient"),
     QuotaExceeded("4 vCPU", below_one_machine=True),
@@ -116,7 +117,11 @@ STORED = (
     ),
     Stored(
         "outcome-1.json",
-        Outcome("failed", "1 of 3 items failed", True, GENERATION.job, 2, 1, 3, 2, 1, {"error": 1}, 1.0, 2.5),
+        Outcome(
+            *("failed", "1 of 3 items failed", True, GENERATION.job, 2, 1, 3, 2, 1, {"error": 1}, 1.0, 2.5),
+            cost_usd=0.5,
+            spending=Spending(0.25, 0.0625, 0.125, 0.0625, 0.5, 1.5),
+        ),
         lambda value: value.to_bytes(SIGNER),
         lambda data: Outcome.from_bytes(SIGNER, 1, data),
     ),
@@ -168,6 +173,9 @@ STORED = (
             items_failed=1,
             item_seconds=2.5,
             boot_log="booted",
+            up_seconds=60.0,
+            worked_seconds=120.5,
+            broken_seconds=4.5,
             use={"cpu": 0.5},
         ),
         report.Report.to_bytes,
