@@ -307,6 +307,27 @@ class TestFaults:
         shown = box.wait_until_state(instance, "terminated")
         assert shown["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 
+    def test_a_notice_changes_nothing_of_a_machine_that_was_terminated_before(
+        self, box: Cloudbox, launches: Launches
+    ) -> None:
+        instance = launches.one(SLEEPS)
+        box.client("ec2").terminate_instances(InstanceIds=[instance])
+        box.vanish(instance)
+        shown = box.wait_until_state(instance, "terminated")
+        assert shown["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
+
+    def test_a_machine_that_cannot_boot_is_terminated_with_the_reason(
+        self, box: Cloudbox, launches: Launches, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "tests.cloud.cloudbox.instances.root_of", lambda suite: Path("/nonexistent") / suite
+        )
+        instance = launches.one(SLEEPS)
+        shown = box.wait_until_state(instance, "terminated")
+        assert "mount: " in box.console(instance)
+        assert shown["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+        assert instance not in box.machines()
+
     def test_advice_ends_nothing(self, box: Cloudbox, launches: Launches) -> None:
         script = READS_METADATA + (
             "while 'noticeTime' not in metadata('events/recommendations/rebalance'): time.sleep(0.05)\n"
@@ -618,7 +639,7 @@ class TestTheBoxItself:
         with Cloudbox():
             assert not left.exists()
 
-    def test_nothing_is_left_of_a_box_that_was_closed(self) -> None:
+    def test_nothing_is_left_of_a_box_that_was_closed(self, running_box: Cloudbox) -> None:
         with Cloudbox() as other:
             run = other.client("ec2").run_instances(
                 ImageId=DEBIAN_12.id, MinCount=1, MaxCount=1, UserData=SLEEPS

@@ -141,7 +141,7 @@ class Cloudbox:
 
     def machines(self) -> list[str]:
         """Ids of the instances whose machine runs, or will in a moment; oldest first."""
-        return [instance for instance in self._instances.ids() if self._instances.machine(instance).running]
+        return self._instances.running()
 
     def end_machines(self) -> None:
         """Terminate all that run, as their owner would."""

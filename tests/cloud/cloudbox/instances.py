@@ -52,6 +52,16 @@ class Instances:
         with self._lock:
             return list(self._machines)
 
+    def running(self) -> list[str]:
+        """Those whose machine runs or is about to. One that could not boot does not."""
+        with self._lock:
+            booting = dict(self._machines)
+        return [
+            instance
+            for instance, boot in booting.items()
+            if boot.exception(BOOT_SECONDS) is None and boot.result().running
+        ]
+
     def machine(self, instance: str) -> Machine:
         """As soon as it boots. Raises what kept it from booting, or KeyError."""
         with self._lock:
@@ -142,9 +152,9 @@ class Instances:
         self._report_end(facts.region, facts.instance, SHUT_DOWN, facts.terminate_on_shutdown)
 
     def _report_end(self, region: str, instance: str, reason: tuple[str, str], terminated: bool) -> None:
-        self._listings.ended(instance, reason)
-        if self._closing:
+        if self._closing or instance in self._terminated:
             return
+        self._listings.ended(instance, reason)
         if terminated:
             self._terminate(region, instance)
         else:
