@@ -106,8 +106,8 @@ class Offer:
     ``name`` is unique in its list and stays the same while prices move: launch records refer to it;
     ``types`` are the machine types it may give, for people; ``purchase``: ``spot`` or ``on-demand``;
     ``usd_per_hour``: of the dearest machine that it may give, which limits go by;
-    ``expected_usd_per_hour``: of a machine on average; ``on_demand_usd_per_hour``: what the cheapest of its types
-    costs on demand, 0 where that is not known; ``request`` goes into the launch record for the
+    ``expected_usd_per_hour``: of a machine on average; ``on_demand_usd_per_hour``: what the cheapest of its
+    types costs on demand, 0 where that is not known; ``request`` goes into the launch record for the
     backend itself; ``most`` is how many machines a run may have at once for items of one size of memory.
     """
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -26,6 +27,7 @@ from airflow_provider_spotbatch.backends.aws.notices import Ec2Notices
 from airflow_provider_spotbatch.backends.aws.queue import SqsQueue, queue_prefix
 from airflow_provider_spotbatch.backends.aws.regions import Region, shared_region
 from airflow_provider_spotbatch.backends.aws.secrets import secret_value
+from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_RUNTIME_DAYS
 from airflow_provider_spotbatch.backends.aws.user_data import user_data
 from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.local import local_root
@@ -33,6 +35,7 @@ from airflow_provider_spotbatch.backends.machine_sizing import plan_machines
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.backends.store import Store, open_store
 from airflow_provider_spotbatch.job.boot import Boot
+from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, SPOT_THEN_ON_DEMAND, Policy
 from airflow_provider_spotbatch.job.resources import Resources
@@ -46,6 +49,8 @@ MOST_DISK_GB = 16 * 1024.0
 """The largest volume (EBS User Guide, gp3, before 2025)."""
 
 FORGET_SECONDS = 24 * 3600.0
+
+MAX_RUNTIME_SECONDS = MAX_RUNTIME_DAYS * 24 * 3600.0
 
 _PURCHASES = {SPOT: (SPOT,), ON_DEMAND: (ON_DEMAND,), SPOT_THEN_ON_DEMAND: (SPOT, ON_DEMAND)}
 
@@ -136,6 +141,12 @@ class AwsBackend:
         return max(1, min(items, CONCURRENCY))
 
     async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
+        if policy.max_runtime > MAX_RUNTIME_SECONDS:
+            raise InvalidInput(
+                f"max_runtime is {policy.max_runtime / 86400:g} days; on AWS it may be at most "
+                f"{MAX_RUNTIME_SECONDS / 86400:g}: objects of the store are removed after "
+                f"{EXPIRE_DAYS} days"
+            )
         subnets = await self._region.subnets(self._subnets)
         images = await self._region.images(self._images_for(resources))
         purchases = _PURCHASES[policy.purchase]
@@ -156,7 +167,15 @@ class AwsBackend:
             most_disk_gb=MOST_DISK_GB,
             max_instances=self._max_instances,
         )
-        return [_pinned(plan.offer(), subnets, images) for plan in plans]
+        on_demand = await self._on_demand()
+        return [_pinned(plan.offer(), subnets, images, on_demand) for plan in plans]
+
+    async def _on_demand(self) -> dict[str, float]:
+        """Type → US dollars per hour, in the zone where it is cheapest."""
+        cheapest: dict[str, float] = {}
+        for price in await self._region.prices(ON_DEMAND):
+            cheapest[price.type] = min(price.usd_per_hour, cheapest.get(price.type, price.usd_per_hour))
+        return cheapest
 
     async def bare_machines(self, resources: Resources) -> BareMachines | None:
         images = await self._region.images(self._images_for(resources))
@@ -222,11 +241,19 @@ def _store_options(place: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pinned(offer: Offer, subnets: dict[str, list[str]], images: dict[str, dict[str, str]]) -> Offer:
-    """The offer with where and what its machines are, so that a repeated call asks for the same."""
+def _pinned(
+    offer: Offer,
+    subnets: dict[str, list[str]],
+    images: dict[str, dict[str, str]],
+    on_demand: dict[str, float],
+) -> Offer:
+    """The offer with where and what its machines are, so that a repeated call asks for the same, and with
+    what its types cost on demand, for the account at the end."""
     request = dict(offer.request or {})
     zones = {zone for _, zone, *_ in request["pools"]}
     architectures = {architecture for *_, architecture in request["pools"]}
     request["subnets"] = {zone: subnets[zone] for zone in sorted(zones)}
     request["images"] = {each: images[each] for each in sorted(architectures)}
-    return Offer(**{**offer.__dict__, "request": request})
+    request["on_demand"] = {type_: on_demand[type_] for type_ in offer.types if type_ in on_demand}
+    cheapest = min(request["on_demand"].values(), default=0.0)
+    return replace(offer, request=request, on_demand_usd_per_hour=cheapest)

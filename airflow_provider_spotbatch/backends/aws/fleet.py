@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_spotbatch.backends.aws.clients import Clients, ErrorCode
@@ -117,7 +118,12 @@ class Ec2Fleet:
         """The record's machines, if it was launched before."""
         found = await self._instances.of_launch(self._run.tag, record.number)
         return [
-            instance_of(each, _price(record, each["InstanceType"], each["Placement"]["AvailabilityZone"]))
+            replace(
+                instance_of(
+                    each, _price(record, each["InstanceType"], each["Placement"]["AvailabilityZone"])
+                ),
+                on_demand_usd_per_hour=_on_demand_price(record, each["InstanceType"]),
+            )
             for each in found
         ]
 
@@ -286,9 +292,17 @@ def _machines_of(record: LaunchRecord, answer: Mapping[str, Any]) -> tuple[Insta
     for given in answer.get("Instances", []):
         override = _override_of(given)
         zone = zones.get(override.get("SubnetId", ""), "")
-        price = _price(record, str(given.get("InstanceType") or override.get("InstanceType", "")), zone)
+        type_ = str(given.get("InstanceType") or override.get("InstanceType", ""))
+        price, on_demand = _price(record, type_, zone), _on_demand_price(record, type_)
         machines += [
-            Instance(each, record.number, PENDING, record.slots[0], usd_per_hour=price)
+            Instance(
+                each,
+                record.number,
+                PENDING,
+                record.slots[0],
+                usd_per_hour=price,
+                on_demand_usd_per_hour=on_demand,
+            )
             for each in given["InstanceIds"]
         ]
     return tuple(machines)
@@ -303,6 +317,11 @@ def _price(record: LaunchRecord, type_: str, zone: str) -> float:
     """In US dollars per hour when the record was written; of the dearest where EC2 gave something else."""
     prices = {(pool[0], pool[1]): float(pool[2]) for pool in record.request["pools"]}
     return prices.get((type_, zone), record.usd_per_hour)
+
+
+def _on_demand_price(record: LaunchRecord, type_: str) -> float:
+    """In US dollars per hour, 0 where it is not known."""
+    return float(record.request.get("on_demand", {}).get(type_, 0.0))
 
 
 def _named(types: Sequence[str]) -> str:
