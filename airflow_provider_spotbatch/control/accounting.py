@@ -71,7 +71,7 @@ def spending_line(cost_usd: float, ok: int, spending: Spending | None) -> str:
     if ok:
         parts.append(f"${usd_per_thousand(cost_usd, ok):.4f} per 1,000 items")
     if spending is not None and spending.saving is not None:
-        less = f"{abs(spending.saving):.0%} {'less' if spending.saving >= 0 else 'more'}"
+        less = f"{100 * abs(spending.saving):.0f} % {'less' if spending.saving >= 0 else 'more'}"
         parts.append(f"about {less} than on demand (${spending.on_demand_usd:.4f})")
     if spending is not None and spending.total_usd > 0:
         shares = (
@@ -81,6 +81,7 @@ def spending_line(cost_usd: float, ok: int, spending: Spending | None) -> str:
             ("idle", spending.idle_usd),
         )
         parts.append(
-            "paid time: " + ", ".join(f"{usd / spending.total_usd:.0%} {what}" for what, usd in shares)
+            "paid time: "
+            + ", ".join(f"{100 * usd / spending.total_usd:.0f} % {what}" for what, usd in shares)
         )
     return " · ".join(parts)
