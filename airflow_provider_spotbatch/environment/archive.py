@@ -33,7 +33,7 @@ def shipped_files(modules: Modules, needed: Iterable[str]) -> dict[str, str]:
         done.add(top)
         found = dict(_files_of_top_level(top))
         files.update(found)
-        imported = {name for path in found.values() for name in imported_modules(path)}
+        imported = {name for path in found.values() for name in _imported(path)}
         waiting.extend(sorted(name for name in imported - done if modules.kind(name) == SHIPPED))
     return files
 
@@ -79,7 +79,7 @@ def zipped(files: dict[str, str]) -> bytes:
     return target.getvalue()
 
 
-def imported_modules(path: str) -> set[str]:
+def _imported(path: str) -> set[str]:
     """Top-level modules that a source file imports anywhere in it."""
     if not path.endswith(".py"):
         return set()

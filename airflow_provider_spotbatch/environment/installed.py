@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import metadata
 
 from airflow_provider_spotbatch.job.errors import InvalidInput
 
 _OURS = "airflow-provider-spotbatch"
+_AIRFLOW = "airflow"
 
 
-def requirements_of_modules(tops: Iterable[str]) -> tuple[str, ...]:
-    """Requirement lines of the distributions that these top-level modules belong to, at the versions that
-    are installed here; ours is none of them. Modules of no distribution are left out."""
+def requirements_of_modules(modules: Iterable[str]) -> tuple[str, ...]:
+    """Requirement lines of the distributions that these modules belong to, at the versions that are installed
+    here. Ours and Airflow are none of them: on machines there is no Airflow."""
     owners = metadata.packages_distributions()
-    names = {_normal(name) for top in tops for name in owners.get(top, ())} - {_OURS}
-    return tuple(installed_requirement(name) for name in sorted(names))
+    names = {_normal(name) for module in modules for name in _owners(module, owners)}
+    return tuple(installed_requirement(name) for name in sorted(names - {_OURS}))
+
+
+def _owners(module: str, owners: Mapping[str, list[str]]) -> list[str]:
+    """The distributions of a module. Those that share a namespace (``google``) are told apart by its path."""
+    top = module.partition(".")[0]
+    found = sorted(set(owners.get(top, ()))) if top != _AIRFLOW else []
+    if len(found) < 2:
+        return found
+    place = module.replace(".", "/")
+    return [name for name in found if _holds(name, place)]
+
+
+@lru_cache(maxsize=4096)
+def _holds(distribution: str, place: str) -> bool:
+    """Whether a module's file, or its package, is a distribution's."""
+    paths = (str(path) for path in metadata.files(distribution) or ())
+    return any(path.startswith((f"{place}/", f"{place}.")) for path in paths)
 
 
 def installed_requirement(name: str) -> str:

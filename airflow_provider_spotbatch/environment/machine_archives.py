@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import platform
 import shutil
 import sys
 import time
@@ -119,9 +120,11 @@ async def _install(
     target: str,
     deadline: float,
 ) -> None:
+    # Versions that run here were chosen for this very Python; for others the oldest of its minor counts.
+    version = platform.python_version() if constraints and python == CURRENT_PYTHON else python
     lists = await asyncio.to_thread(_write_lists, os.path.dirname(target), requirements, constraints)
     arguments = [
-        *("pip", "install", "--target", target, "--python-version", python),
+        *("pip", "install", "--target", target, "--python-version", version),
         *("--python-platform", PLATFORMS[architecture], "--python", sys.executable),
         *("--requirement", lists[0], "--constraint", lists[1]),
     ]

@@ -17,7 +17,6 @@ from typing import Any
 
 from airflow_provider_spotbatch.environment.archive import (
     added_files,
-    imported_modules,
     shipped_files,
     zipped,
 )
@@ -37,6 +36,7 @@ from airflow_provider_spotbatch.environment.modules import (
 )
 from airflow_provider_spotbatch.environment.packages import CURRENT_PYTHON
 from airflow_provider_spotbatch.environment.pickling import Seen, by_value_pickler, undecorated
+from airflow_provider_spotbatch.environment.reached import reached_modules
 from airflow_provider_spotbatch.environment.requirements import requirement_lines
 from airflow_provider_spotbatch.environment.unpicklable import explain
 from airflow_provider_spotbatch.job import codec
@@ -51,8 +51,8 @@ class Packed:
     """All that must be stored for the work. ``blobs``: sha256 → bytes.
 
     ``fingerprint``: of work, shared arguments and environment, but not of the items; None where
-    something in ``unstable`` has none. ``notes``: lines for the task's log. ``installed``: modules of
-    installed distributions that the work imports, by their full names where these are known.
+    something in ``unstable`` has none. ``notes``: lines for the task's log. ``installed``: the full
+    names of modules of installed distributions that the work imports; some may be names in a module.
     """
 
     work: Work
@@ -311,7 +311,7 @@ class Packing:
         return {self._modules.stable(name): self._modules.source(name) for name in sorted(names)}
 
     def _environment(self, keep: Callable[[bytes], str]) -> WorkerEnvironment:
-        files = self._files_of_code()
+        files = {**shipped_files(self._modules, self._seen.modules), **self._added}
         if files:
             tops = sorted({name.partition("/")[0].removesuffix(".py") for name in files})
             self._notes.append(f"travels as source: {', '.join(tops)} ({len(files)} files)")
@@ -325,13 +325,10 @@ class Packing:
             setup=self._given.setup,
         )
 
-    def _files_of_code(self) -> dict[str, str]:
-        return {**shipped_files(self._modules, self._seen.modules), **self._added}
-
     def _installed_modules(self) -> set[str]:
-        """Those that travelling code imports, and those that the source beside it does."""
-        imported = {name for path in self._files_of_code().values() for name in imported_modules(path)}
-        return {name for name in imported | self._seen.modules if self._modules.kind(name) == INSTALLED}
+        """Those that travelling code imports, and the source beside it in turn."""
+        reached = reached_modules(self._modules, self._seen.modules)
+        return {name for name in reached if self._modules.kind(name) == INSTALLED}
 
     def _installed(self) -> list[str]:
         """Top-level installed modules that the work needs: another version is another work."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import sys
+import os
+import shutil
 import tarfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,9 +106,11 @@ class Boots:
         *,
         parts: dict[str, str] | None = None,
         profile: bool = True,
+        first: str = "",
         **boot: Any,
     ) -> str:
-        """A machine whose agent is ``program``; ``parts`` replace those of its archives."""
+        """A machine whose agent is ``program``; ``parts`` are added to those of its
+        archives; ``first`` is run before all that the product does."""
         python = boot.pop("python_version", PYTHON[image])
         archives = {"agent": self.keep(agent(program, python)), **(parts or {})}
         told = replace(self.boot, **{"archives": {ARCHITECTURE: archives}, "python_version": python, **boot})
@@ -117,7 +120,7 @@ class Boots:
             InstanceType="m5.large",
             MinCount=1,
             MaxCount=1,
-            UserData=user_data(told),
+            UserData=user_data(told).replace("\n", "\n" + first, 1),
             InstanceInitiatedShutdownBehavior="terminate",
             **given,
         )
@@ -192,18 +195,13 @@ class TestTheAgent:
         box.run(instance, ["touch", "/tmp/crash"])
         assert boots.failure(instance) == said
 
-    def test_an_interpreter_is_sent_where_the_image_has_another(
-        self, boots: Boots, tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
-        folder = tmp_path_factory.mktemp("interpreter")
-        import shutil
-
+    def test_an_interpreter_is_sent_where_the_image_has_another(self, boots: Boots, tmp_path: Path) -> None:
         root = root_of("bookworm") / "usr"
-        (folder / "content/bin").mkdir(parents=True)
-        shutil.copy2(root / "bin/python3.11", folder / "content/bin")
-        shutil.copytree(root / "lib/python3.11", folder / "content/lib/python3.11", symlinks=True)
-        pack_folder(str(folder / "content"), str(folder / "packed"))
-        sent = {"interpreter": boots.keep((folder / "packed").read_bytes())}
+        (tmp_path / "content/bin").mkdir(parents=True)
+        shutil.copy2(root / "bin/python3.11", tmp_path / "content/bin")
+        shutil.copytree(root / "lib/python3.11", tmp_path / "content/lib/python3.11", symlinks=True)
+        pack_folder(str(tmp_path / "content"), str(tmp_path / "packed"))
+        sent = {"interpreter": boots.keep((tmp_path / "packed").read_bytes())}
         report = boots.failure(boots.machine(image=DEBIAN_13, python_version="3.11", parts=sent))
         assert '"python": "3.11' in report.boot_log
 
@@ -216,14 +214,14 @@ class TestItsEnd:
     def test_the_timer_outlives_all_that_can_be_killed(self, box: Cloudbox, boots: Boots) -> None:
         instance = boots.machine(LIVES_ON, lifetime=8.0)
         box.wait_until(lambda: up(box, instance))
-        stop = "for pid in $(pgrep -f 'boot_program|spotbatch.agent'); do kill -STOP $pid; done"
+        stop = "for pid in $(pgrep -f 'boot_[p]rogram|spotbatch.[a]gent'); do kill -STOP $pid; done"
         box.run(instance, ["bash", "-c", stop])
         box.wait_until_state(instance, "terminated", seconds=30)
 
     def test_it_ends_with_its_boot_program(self, box: Cloudbox, boots: Boots) -> None:
         instance = boots.machine(LIVES_ON)
         box.wait_until(lambda: up(box, instance))
-        box.run(instance, ["pkill", "-KILL", "-f", "python3 -I boot_program.py"])
+        box.run(instance, ["pkill", "-KILL", "-f", "^python3 -I boot_program.py"])
         box.wait_until_state(instance, "terminated", seconds=30)
 
     def test_a_second_boot_powers_off(self, box: Cloudbox, boots: Boots) -> None:
@@ -262,10 +260,11 @@ class TestFailures:
         assert boots.failure(boots.machine(sees, setup=script)).reason == "the agent ended with exit code 3"
 
     def test_a_full_disk(self, boots: Boots) -> None:
-        fills = boots.keep(b"mount -t tmpfs -o size=64k tmpfs /var/lib/spotbatch || mount -t tmpfs\n")
-        writes = "open('/var/lib/spotbatch/x', 'wb').write(b'x' * 10**6)"
-        report = boots.failure(boots.machine(writes, setup=fills))
-        assert "No space left on device" in report.boot_log
+        large = boots.keep(archive({"large": os.urandom(10**6)}))
+        small_disk = "mount -t tmpfs -o size=500k tmpfs /opt\n"
+        report = boots.failure(boots.machine(parts={"packages": large}, first=small_disk))
+        assert report.reason == "the disk is full: ask for more in item_resources.disk_gb"
+        assert report.reason in report.boot_log
 
     def test_no_python_for_the_environment(self, boots: Boots) -> None:
         report = boots.failure(boots.machine(python_version="3.12"))
@@ -289,7 +288,7 @@ class TestFailures:
         """Nothing can be told in the store: the console has it."""
         instance = boots.machine(store="s3://nobodys-bucket/x")
         box.wait_until_state(instance, "terminated")
-        assert "is missing in the store" in box.console(instance)
+        assert "NoSuchBucket" in box.console(instance)
         assert "the reason cannot be told in the store" in box.console(instance)
 
     def test_a_store_that_cannot_be_reached(self, box: Cloudbox, boots: Boots) -> None:
@@ -298,8 +297,7 @@ class TestFailures:
         box.wait_until_state(instance, "terminated", seconds=110)
         assert "Machines need a route to S3" in box.console(instance)
 
-    @pytest.mark.timeout(200)
     def test_a_machine_without_a_role(self, box: Cloudbox, boots: Boots) -> None:
         instance = boots.machine(profile=False)
-        box.wait_until_state(instance, "terminated", seconds=180)
+        box.wait_until_state(instance, "terminated", seconds=110)
         assert "the machine has no instance profile" in box.console(instance)

@@ -34,24 +34,27 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 ROOT = "/opt/spotbatch"
 HOME = "/var/lib/spotbatch"
 USER = "spotbatch"
 LOG = os.path.join(ROOT, "boot.log")
 CGROUPS = "/sys/fs/cgroup"
+CONSOLES = ("/dev/console", "/var/log/cloud-init-output.log")
 METADATA = ("169.254.169.254", 80)
 
 METADATA_SECONDS = 5.0
 """One question to the metadata service, which answers in milliseconds."""
 
-NETWORK_SECONDS = 60.0
+NETWORK_SECONDS = 30.0
+AGAIN_SECONDS = 10.0
 """How long a machine waits for its network, and for the credentials of its role: both may come some seconds
-after it."""
+after it. What did not come in that time is not waited for as long again."""
 
+CONNECT_SECONDS = 5.0
 STORE_SECONDS = 20.0
-"""Silence of the store in the middle of a request."""
+"""Until the store takes a connection, and its silence in the middle of a request."""
 
 ATTEMPTS = 6
 """Tries of a request in a row that bring nothing."""
@@ -71,6 +74,10 @@ LOG_BYTES = 8192
 """Of the log, in the report: as many as the agent gives of its own failures."""
 
 PIECE = 1 << 20
+
+unwritten: list[str] = []
+"""Lines for which the disk had no room."""
+
 EMPTY = hashlib.sha256(b"").hexdigest()
 
 
@@ -231,7 +238,7 @@ def run_setup(orders: dict[str, Any], store: Store) -> None:
 
 
 def run_agent(orders: dict[str, Any], instance: str, python: str) -> int:
-    """Be the agent's parent until it ends; its exit code, negative for a signal."""
+    """Be the agent's parent until it ends; its exit code, negative for a signal that was not ours."""
     owner = pwd.getpwnam(USER)
     packages = os.path.join(ROOT, "packages", "bin")
     boot = {
@@ -267,13 +274,20 @@ def run_agent(orders: dict[str, Any], instance: str, python: str) -> int:
         start_new_session=True,
         preexec_fn=become_user,
     )
+    told: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        told.append(number)
+        end_in_time(agent)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: end_in_time(agent))
+        signal.signal(number, pass_on)
     assert agent.stdin is not None
     with contextlib.suppress(BrokenPipeError), agent.stdin as file:  # its exit code tells then
         file.write(json.dumps(boot).encode())
     log("the agent starts")
-    return agent.wait()
+    code = agent.wait()
+    return 0 if told and code < 0 else code
 
 
 def end_in_time(agent: subprocess.Popen[bytes]) -> None:
@@ -361,13 +375,14 @@ def tell_failure(orders: dict[str, Any], store: Store, instance: str, reason: st
 def last_lines() -> str:
     with open(LOG, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-        return file.read().decode(errors="replace")
+        return file.read().decode(errors="replace") + "".join(unwritten)
 
 
 def tell_console(line: str) -> None:
     """What the cloud keeps of a machine's console can be read when nothing else can."""
-    with contextlib.suppress(OSError):
-        write("/dev/console", f"spotbatch: {line}\n")
+    for place in CONSOLES:
+        with contextlib.suppress(OSError), open(os.open(place, os.O_WRONLY | os.O_APPEND), "w") as console:
+            console.write(f"spotbatch: {line}\n")
 
 
 def run_or_fail(command: list[str], what: str) -> None:
@@ -383,7 +398,11 @@ def run_or_fail(command: list[str], what: str) -> None:
 
 
 def log(line: str) -> None:
-    print(time.strftime("%Y-%m-%d %H:%M:%S ", time.gmtime()) + line, flush=True)  # noqa: T201
+    text = time.strftime("%Y-%m-%d %H:%M:%S ", time.gmtime()) + line + "\n"
+    try:
+        os.write(1, text.encode())
+    except OSError:
+        unwritten.append(text)
 
 
 # --- the metadata service and the store ---------------------------------------------------------------
@@ -396,6 +415,7 @@ class Metadata:
         self._lock = threading.Lock()
         self._credentials: dict[str, Any] = {}
         self._known_until = 0.0
+        self._deadline = time.monotonic() + NETWORK_SECONDS
 
     def instance(self) -> str:
         return self._patiently("meta-data/instance-id", "the metadata service does not answer")
@@ -418,7 +438,7 @@ class Metadata:
             return self._credentials
 
     def _patiently(self, path: str, otherwise: str) -> str:
-        deadline = time.monotonic() + NETWORK_SECONDS
+        deadline = max(self._deadline, time.monotonic() + AGAIN_SECONDS)
         while True:
             try:
                 return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token()})
@@ -478,10 +498,9 @@ class Store:
     def _fetch_from(self, name: str, file: BinaryIO, digest: Any) -> None:
         done = file.tell()
         with self._request("GET", name, ranged_from=done) as answer:
-            if answer.status == 404:
-                raise BootFailed(f"{name} is missing in the store: clear the task to submit it again")
             if answer.status not in (200, 206):
-                self._refused("GET", name, answer)
+                self._check_there("GET", name, answer)
+                raise BootFailed(f"{name} is missing in the store: clear the task to submit it again")
             if answer.status == 200 and done:
                 raise BootFailed(f"the store gave the whole of {name} where a part was asked for")
             left = int(answer.getheader("Content-Length", ""))
@@ -504,19 +523,21 @@ class Store:
         while True:
             try:
                 with self._request(method, name, body) as answer:
-                    if answer.status == 404:
-                        return None
-                    if answer.status != 200:
-                        self._refused(method, name, answer)
-                    return answer.read()
+                    if answer.status == 200:
+                        return answer.read()
+                    self._check_there(method, name, answer)
+                    return None
             except (OSError, http.client.HTTPException, Retry) as error:
                 failures += 1
                 if failures >= ATTEMPTS:
                     raise BootFailed(f"{method} {name}: {error}") from None
                 pause(failures)
 
-    def _refused(self, method: str, name: str, answer: http.client.HTTPResponse) -> NoReturn:
+    def _check_there(self, method: str, name: str, answer: http.client.HTTPResponse) -> None:
+        """Return if a refusal means that there is no such object."""
         said = answer.read(2000).decode(errors="replace")
+        if answer.status == 404 and "NoSuchKey" in said:
+            return
         if answer.status >= 500 or answer.status == 429:
             raise Retry(f"HTTP status {answer.status}")
         allowed = {"GET": "s3:GetObject and s3:ListBucket", "PUT": "s3:PutObject"}[method]
@@ -531,8 +552,10 @@ class Store:
         if ranged_from:
             headers["Range"] = f"bytes={ranged_from}-"
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self._url.netloc, timeout=STORE_SECONDS)
+        connection = kind(self._url.netloc, timeout=CONNECT_SECONDS)
         try:
+            connection.connect()
+            connection.sock.settimeout(STORE_SECONDS)
             connection.request(method, path, body, headers)
             return Answer(connection)
         except BaseException:
