@@ -97,9 +97,10 @@ def _show(expected: Estimate, arguments: argparse.Namespace) -> None:
         return
     say = output.sayer(arguments)
     say(price_line(expected, arguments.budget_usd) or "nothing is paid for these machines")
-    if expected.seconds is not None and expected.usd is not None:
+    if expected.seconds is not None:
+        say(f"{expected.items:,} items take about {duration(expected.seconds)}")
+    if expected.usd:
         say(
-            f"{expected.items:,} items take about {duration(expected.seconds)}, {BOOT_SECONDS:.0f} s of it "
-            f"boot, and cost about ${expected.usd:.4f}: "
+            f"and cost about ${expected.usd:.4f}, {BOOT_SECONDS:.0f} s of boot included: "
             f"${usd_per_thousand(expected.usd, expected.items):.4f} per 1,000"
         )

@@ -11,7 +11,7 @@ from airflow_provider_spotbatch.control.narrate import duration
 from airflow_provider_spotbatch.control.offers import choose_machines, in_words
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
 from airflow_provider_spotbatch.job.launches import PENDING
-from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.policy import SPOT, Policy
 
 BOOT_SECONDS = 90.0
 """From a machine's launch to its first item: EC2 and cloud-init take about a minute, the archives the rest.
@@ -76,7 +76,8 @@ def estimate(seen: Snapshot, item_seconds: float | None = None) -> Estimate:
     known = all(offer.on_demand_usd_per_hour for offer, _ in fleet)
     seconds = usd = None
     if item_seconds is not None and slots:
-        seconds = BOOT_SECONDS + math.ceil(items / min(slots, seen.concurrency)) * item_seconds
+        boot = BOOT_SECONDS if usd_per_hour else 0.0  # where nothing is paid nothing boots
+        seconds = boot + math.ceil(items / min(slots, seen.concurrency)) * item_seconds
         usd = usd_per_hour * seconds / 3600
     return Estimate(
         machines=tuple(fleet),
@@ -110,11 +111,11 @@ def price_line(expected: Estimate, budget_usd: float | None = None) -> str:
     """What is about to be paid, in one line; "" where nothing is."""
     if not expected.usd_per_hour:
         return ""
-    machines = ", ".join(f"{count} × {in_words(offer)}" for offer, count in expected.machines)
+    machines = ", ".join(f"{n} × {offer.slots} ({in_words(offer)})" for offer, n in expected.machines)
     parts = [f"{expected.slots:,} slots on {machines}", f"about ${expected.usd_per_hour:.4f} an hour"]
     if expected.most_usd_per_hour > expected.usd_per_hour:
         parts[-1] += f", ${expected.most_usd_per_hour:.4f} at most"
-    if expected.on_demand_usd_per_hour:
+    if expected.on_demand_usd_per_hour and any(offer.purchase == SPOT for offer, _ in expected.machines):
         parts.append(f"${expected.on_demand_usd_per_hour:.4f} on demand")
     if budget_usd is not None:
         parts.append(

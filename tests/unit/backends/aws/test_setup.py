@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,10 +20,11 @@ from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_
 from airflow_provider_spotbatch.cli import main
 from airflow_provider_spotbatch.hooks import read_settings
 from tests.cloud.cloudbox.moto import ACCOUNT, Moto
-from tests.support.aws import REGION
+from tests.support.aws import AMAZON_LINUX, REGION
 
 BUCKET = f"spotbatch-{ACCOUNT}-{REGION}"
 ROLE = f"spotbatch-machines-{REGION}"
+COMMAND = (sys.executable, "-m", "airflow_provider_spotbatch.cli")
 POLICY = f"arn:aws:iam::{ACCOUNT}:policy/spotbatch-airflow-{REGION}"
 
 
@@ -310,7 +313,6 @@ def test_nothing_is_taken_away_from_machines_that_run(
     moto: Moto, spotbatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spotbatch("setup", "aws")
-    image = ec2(moto).register_image(Name="linux", Architecture="x86_64", RootDeviceName="/dev/xvda")
     tags = {
         STORE_TAG: f"s3://{BUCKET}",
         "spotbatch:run": "job/1/1",
@@ -318,7 +320,7 @@ def test_nothing_is_taken_away_from_machines_that_run(
         "spotbatch:slots": "2",
     }
     started = ec2(moto).run_instances(
-        ImageId=image["ImageId"],
+        ImageId=AMAZON_LINUX[0].id,
         InstanceType="m5.large",
         MinCount=1,
         MaxCount=1,
@@ -331,6 +333,35 @@ def test_nothing_is_taken_away_from_machines_that_run(
     assert iam(moto).get_role(RoleName=ROLE)
     ec2(moto).terminate_instances(InstanceIds=[machine])
     assert len(spotbatch("setup", "aws", "--remove")["removed"]) == 5
+
+
+# --- what jobs cost there ---------------------------------------------------------------------------------
+
+
+def test_an_estimate_of_the_set_up_is_all_that_standard_output_holds(moto: Moto, spotbatch: Any) -> None:
+    connection = spotbatch("setup", "aws", "--aws-conn-id", "aws_box")["connection"]
+    connection["extra"]["image"] = AMAZON_LINUX[0].id
+    amazon = {"endpoint_url": moto.url, "region_name": REGION}
+    told = subprocess.run(
+        [*COMMAND, "estimate", "--items", "640", "--item-seconds", "60", "--concurrency", "64", "--json"],
+        env={
+            **os.environ,
+            "AIRFLOW_CONN_SPOTBATCH_DEFAULT": json.dumps(connection),
+            "AIRFLOW_CONN_AWS_BOX": json.dumps(
+                {"conn_type": "aws", "login": "shell", "password": "shell-secret", "extra": amazon}
+            ),
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert told.returncode == 0, told.stderr
+    expected = json.loads(told.stdout)
+    assert expected["slots"] == 64
+    assert sum(each["count"] * each["offer"]["slots"] for each in expected["machines"]) == 64
+    assert expected["seconds"] == 90 + 10 * 60
+    assert 0 < expected["usd_per_hour"] < expected["on_demand_usd_per_hour"]
+    assert expected["usd"] == pytest.approx(expected["usd_per_hour"] * 690 / 3600)
 
 
 # --- grants ------------------------------------------------------------------------------------------------
