@@ -131,6 +131,7 @@ class MemoryCloud:
         usd_per_hour: float = 0.1,
         offers: Sequence[Offer] | None = None,
         largest: Resources | None = None,
+        bare_machines: BareMachines | None = None,
         capacity: int = 1_000_000,
         boot_seconds: float = 0.0,
         end_seconds: float = 0.0,
@@ -146,6 +147,7 @@ class MemoryCloud:
         self.lease = lease
         self.tick_seconds = tick_seconds
         self.usd_per_hour = usd_per_hour
+        self.bare_machines = bare_machines
         self.offers = offers or [
             Offer(name=purchase, slots=slots, usd_per_hour=usd_per_hour, purchase=purchase)
             for purchase in (SPOT, ON_DEMAND)
@@ -411,7 +413,7 @@ class MemoryBackend:
         return [Check("cloud", True, f"at most {self.cloud.capacity} machines")]
 
     async def bare_machines(self, resources: Resources) -> BareMachines | None:
-        return None
+        return self.cloud.bare_machines
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         return max(1, min(items, CONCURRENCY))

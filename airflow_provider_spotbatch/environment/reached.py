@@ -53,6 +53,6 @@ def _imported(node: ast.AST, package: list[str]) -> Iterator[str]:
                 yield source
                 yield from (f"{source}.{alias.name}" for alias in child.names if alias.name != "*")
         elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            yield from (name for other in child.orelse for name in _imported(other, package))
+            yield from _imported(ast.Module(child.orelse, []), package)
         else:
             yield from _imported(child, package)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 from airflow_provider_spotbatch.backends.store import Store
 from tests.conformance.place import Place
@@ -20,6 +21,17 @@ class TestStore:
             assert await opened(place).read("jobs/a/b") == bytes(range(256))
             await opened(place).write("jobs/a/b", b"")
             assert await opened(place).read("jobs/a/b") == b""
+
+        asyncio.run(main())
+
+    def test_a_file_is_uploaded_and_replaces_what_was_there(self, place: Place, tmp_path: Path) -> None:
+        data = bytes(range(256)) * 2**17  # 32 MB: more than one part
+
+        async def main() -> None:
+            (tmp_path / "large").write_bytes(data)
+            await opened(place).write("blobs/a", b"before")
+            await opened(place).upload("blobs/a", tmp_path / "large")
+            assert await opened(place).read("blobs/a") == data
 
         asyncio.run(main())
 
