@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from airflow_provider_spotbatch.backends.base import BareMachines
+from airflow_provider_spotbatch.control.blobs import keep_blob
 from airflow_provider_spotbatch.control.site import Site
 from airflow_provider_spotbatch.environment.built_archive import Archive
 from airflow_provider_spotbatch.environment.installed import installed_versions, requirements_of_modules
@@ -24,9 +26,6 @@ from airflow_provider_spotbatch.job.keys import blob
 from airflow_provider_spotbatch.job.resources import Resources
 from airflow_provider_spotbatch.job.spec import WorkerEnvironment
 
-REWRITE_SECONDS = 15 * 24 * 3600.0
-"""Blobs older than this are written anew: half of the shortest time after which a store may drop them."""
-
 Say = Callable[[str], None]
 
 
@@ -40,7 +39,8 @@ async def store_packages(site: Site, packed: Packed, resources: Resources, say: 
         return environment
     check_python(environment.python)
     if environment.setup is not None:
-        await site.store.create(blob(environment.setup_blob), environment.setup.encode())
+        name, script = environment.setup_blob, environment.setup.encode()
+        await keep_blob(site, name, partial(site.store.write, blob(name), script))
     requirements = environment.packages
     constraints: tuple[str, ...] = ()
     if not requirements:
@@ -61,7 +61,7 @@ async def store_packages(site: Site, packed: Packed, resources: Resources, say: 
         raise next(iter(refusals.values()))
     for architecture, refusal in refusals.items():
         say(f"no machines of {architecture}: {refusal}")
-    await asyncio.gather(*(keep_blob(site, archive) for archive in archives.values()))
+    await _keep(site, archives.values())
     return replace(environment, archives={name: each.sha256 for name, each in archives.items()})
 
 
@@ -101,18 +101,20 @@ async def store_agent(
             del agents[architecture]
     if not agents:
         raise next(iter(missing.values()))
-    await asyncio.gather(*(keep_blob(site, each) for each in (*agents.values(), *interpreters.values())))
+    await _keep(site, (*agents.values(), *interpreters.values()))
     parts: dict[str, dict[str, str]] = {name: {"agent": each.sha256} for name, each in agents.items()}
     for name, each in interpreters.items():
         parts[name]["interpreter"] = each.sha256
     return parts
 
 
-async def keep_blob(site: Site, archive: Archive) -> None:
-    """Upload an archive, unless it is there and will be for long."""
-    found = await site.store.find(blob(archive.sha256))
-    if found is None or site.wall_clock() - found.modified > REWRITE_SECONDS:
-        await site.store.upload(blob(archive.sha256), Path(archive.path))
+async def _keep(site: Site, archives: Iterable[Archive]) -> None:
+    await asyncio.gather(
+        *(
+            keep_blob(site, each.sha256, partial(site.store.upload, blob(each.sha256), Path(each.path)))
+            for each in archives
+        )
+    )
 
 
 def _architectures(bare: BareMachines, resources: Resources) -> list[str]:

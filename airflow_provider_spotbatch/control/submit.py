@@ -13,10 +13,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.control.bare_machines import store_agent, store_packages
+from airflow_provider_spotbatch.control.blobs import keep_blob
 from airflow_provider_spotbatch.control.cancel import cancel
 from airflow_provider_spotbatch.control.find_run import latest_run
 from airflow_provider_spotbatch.control.finish import finish, outcome_of
@@ -108,7 +110,7 @@ async def submit(site: Site, request: JobRequest, say: Say) -> Submitted:
         if reused is not None:
             await _drop_items(site.store, generation, table)
             return reused
-    await _store_blobs(site.store, packed)
+    await _store_blobs(site, packed)
     environment = await store_packages(site, packed, request.policy.resources, say)
     spec = Spec(
         generation=generation,
@@ -323,11 +325,13 @@ async def _drop_items(store: Store, generation: Generation, table: ItemTable) ->
     await store.delete(names)
 
 
-async def _store_blobs(store: Store, packed: Packed) -> None:
+async def _store_blobs(site: Site, packed: Packed) -> None:
     waiting = list(packed.blobs.items())
     while waiting:
         some, waiting = waiting[:BLOBS_AT_ONCE], waiting[BLOBS_AT_ONCE:]
-        await asyncio.gather(*(store.create(blob(sha256), data) for sha256, data in some))
+        await asyncio.gather(
+            *(keep_blob(site, sha256, partial(site.store.write, blob(sha256), data)) for sha256, data in some)
+        )
 
 
 def _fingerprint(packed: Packed, items: bytes | None) -> str | None:

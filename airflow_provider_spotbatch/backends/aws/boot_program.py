@@ -253,7 +253,8 @@ def run_agent(orders: dict[str, Any], instance: str, python: str) -> int:
         with contextlib.suppress(PermissionError):  # a container's root may not
             write("/proc/self/oom_score_adj", str(AGENT_OOM_SCORE))
         if group is not None:
-            write(os.path.join(group, "cgroup.procs"), "0")
+            with contextlib.suppress(OSError):
+                write(os.path.join(group, "cgroup.procs"), "0")
         os.initgroups(USER, owner.pw_gid)
         os.setgid(owner.pw_gid)
         os.setuid(owner.pw_uid)

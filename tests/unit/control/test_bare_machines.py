@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,9 @@ import pytest
 from airflow_provider_spotbatch.backends.base import BareMachines
 from airflow_provider_spotbatch.backends.memory import MemoryBackend, MemoryCloud
 from airflow_provider_spotbatch.backends.settings import Settings
-from airflow_provider_spotbatch.control.bare_machines import (
-    REWRITE_SECONDS,
-    keep_blob,
-    store_agent,
-    store_packages,
-)
+from airflow_provider_spotbatch.control.bare_machines import store_agent, store_packages
+from airflow_provider_spotbatch.control.blobs import REWRITE_SECONDS, keep_blob
 from airflow_provider_spotbatch.control.site import Site
-from airflow_provider_spotbatch.environment.built_archive import Archive
 from airflow_provider_spotbatch.environment.packages import CURRENT_PYTHON
 from airflow_provider_spotbatch.environment.packing import Packed
 from airflow_provider_spotbatch.job.errors import InvalidInput
@@ -110,13 +105,10 @@ def test_a_resumed_job_cannot_go_to_machines_its_environment_was_not_made_for(wo
 
 
 @pytest.mark.parametrize(("age", "writes"), [(0.0, 1), (REWRITE_SECONDS + 1, 2)])
-def test_a_blob_is_uploaded_again_only_when_it_is_old(
-    world: World, tmp_path: Path, age: float, writes: int
-) -> None:
-    path = tmp_path / "archive"
-    path.write_bytes(os.urandom(10))
-    archive = Archive("f" * 64, str(path))
-    asyncio.run(keep_blob(world.site, archive))
-    later = world.cloud.store.objects.named[blob(archive.sha256)][1].modified + age
-    asyncio.run(keep_blob(replace(world.site, wall_clock=lambda: later), archive))
+def test_a_blob_is_written_again_only_when_it_is_old(world: World, age: float, writes: int) -> None:
+    name = "f" * 64
+    write = partial(world.site.store.write, blob(name), b"data")
+    asyncio.run(keep_blob(world.site, name, write))
+    later = world.cloud.store.objects.named[blob(name)][1].modified + age
+    asyncio.run(keep_blob(replace(world.site, wall_clock=lambda: later), name, write))
     assert world.cloud.store.objects.writes == writes
