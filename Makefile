@@ -21,7 +21,7 @@ DEMO_ENV := env AIRFLOW_HOME="$(DEMO_HOME)" AIRFLOW__CORE__DAGS_FOLDER="$(CURDIR
 # A virtual environment whose Python was removed or whose set-up was cut short is made anew.
 REMAKE := $(shell test -e $(STAMP) && $(BIN)/python -c '' 2>/dev/null || echo remake)
 
-.PHONY: demo test bench lint docs constraints clean $(REMAKE)
+.PHONY: demo test bench cloudbox lint docs constraints clean $(REMAKE)
 
 test: lint
 ifeq ($(TESTS),)
@@ -46,6 +46,10 @@ $(DEMO_HOME)/airflow.db: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.bench
+
+# A cloud on this machine, to try by hand: needs root, debootstrap, iproute2 and a moto server.
+cloudbox: $(STAMP)
+	@$(BIN)/python -m tests.cloud.cloudbox
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
