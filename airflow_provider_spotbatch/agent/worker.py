@@ -61,11 +61,38 @@ POLL_SECONDS = 0.05
 OOM_SCORE = "500"
 """Where memory runs out the kernel ends workers before anything else: what they did can be done again."""
 
+MEASURED_SECONDS = 0.005
+"""The memory of an item that ran shorter is not looked at: that takes 50 µs, and there may be a million of
+them, which can hardly fill more than 50 MB in this time."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 current: ItemRun | None = None
 """The running item; what ``item_context`` reads."""
+
+
+class Memory:
+    """The highest resident memory of this process. Not getrusage's, which begins with the agent's own."""
+
+    def __init__(self) -> None:
+        self._highest = 0.0
+
+    def peak_mb(self) -> float | None:
+        """In MB since this was asked last; None where it is not known to be of that time."""
+        try:
+            with open("/proc/self/status", "rb") as file:
+                status = file.read()
+            peak = int(status.split(b"VmHWM:", 1)[1].split(None, 1)[0]) / 1024
+        except (OSError, IndexError):
+            return None
+        try:
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")  # the mark goes down to what is held now (proc(5))
+        except OSError:
+            before, self._highest = self._highest, peak
+            return peak if peak > before else None
+        return peak
 
 
 class Channel:
@@ -334,7 +361,8 @@ class Worker:
         self._interrupted = Interrupted(self._shared)
         self._output = self._open_output()
         self._codec = load_file("_spotbatch_codec", settings["codec"])
-        self._used = (0.0, 0.0)
+        self._cpu_before = 0.0
+        self._memory = Memory()
         os.register_at_fork(after_in_child=self._channel.close)
 
     def serve(self) -> None:
@@ -364,7 +392,8 @@ class Worker:
             self._channel.write({"op": "unloadable"}, _described(error, _load_message(header["work"], error)))
             return None
         _log_to_output()
-        self._used = _usage()
+        self._cpu_before = _cpu_seconds()
+        self._memory.peak_mb()
         self._channel.write({"op": "ready"})
         return work
 
@@ -395,7 +424,8 @@ class Worker:
         current = None
         run.close()
         self._output.end_item(index, result["cause"] != "ok")
-        peak, cpu = self._spent()
+        peak = self._memory.peak_mb() if end - start >= MEASURED_SECONDS else None
+        cpu = self._cpu_seconds()
         result.update(op="result", item=index, start=start, end=end, peak=peak, cpu=cpu)
         self._channel.write(result, value)
         RUNNING.pack_into(self._shared, 0, 0.0, NO_ITEM)
@@ -429,12 +459,10 @@ class Worker:
         if os.getpid() != self._pid:
             os._exit(0)
 
-    def _spent(self) -> tuple[float | None, float]:
-        """Peak memory in MB where this item raised it, and CPU seconds with those of ended children."""
-        cpu, peak = _usage()
-        before_cpu, before_peak = self._used
-        self._used = (cpu, peak)
-        return (peak if peak > before_peak else None), round(cpu - before_cpu, 6)
+    def _cpu_seconds(self) -> float:
+        """CPU seconds since this was asked last, those of ended children included."""
+        before, self._cpu_before = self._cpu_before, _cpu_seconds()
+        return round(self._cpu_before - before, 6)
 
 
 class PackageStandIn:
@@ -653,12 +681,11 @@ def _log_to_output() -> None:
     root.setLevel(logging.INFO)
 
 
-def _usage() -> tuple[float, float]:
-    """CPU seconds of this process and its ended children, and this process's peak memory in MB."""
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and its ended children."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return cpu, own.ru_maxrss / 1024
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def _die_with(parent: int) -> None:

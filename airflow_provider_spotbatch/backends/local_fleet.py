@@ -128,7 +128,6 @@ class LocalFleet:
             instance, record.number, slots, record.memory_class, os.path.join(folder, "disk")
         )
         orders = {
-            "instance": instance,
             "folder": folder,
             "command": self._command,
             "boot": boot.to_text(),
@@ -143,7 +142,7 @@ class LocalFleet:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cwd=folder,
-            env={**os.environ, local_machine.MARK: instance},
+            env={**os.environ, local_machine.MARK: local_machine.mark(folder)},
             timeout=START_SECONDS,
             check=True,
         )
@@ -250,10 +249,9 @@ def terminate(root: str, instances: Sequence[str]) -> None:
 
 def _end_of(folder: str) -> dict[str, Any] | None:
     """How the machine ended, having ended what it could not end itself; None while it is there."""
-    instance = os.path.basename(folder)
     deadline = time.monotonic() + END_SECONDS
     while local_machine.is_on(folder) or not _has(folder, "ended"):
-        left = local_machine.processes_of(instance, _processes(folder))
+        left = local_machine.processes_of(folder, _processes(folder))
         if not left and not local_machine.is_on(folder):
             return _bury(folder)
         if time.monotonic() > deadline:

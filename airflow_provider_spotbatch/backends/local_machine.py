@@ -2,7 +2,7 @@
 
 Run as a script by its path, with the standard library alone, so that it starts in some 20 ms and
 stays small. Its orders come as JSON on standard input (they hold the agent's boot data, and with it
-a key): ``instance``, ``folder``, ``command`` and ``boot`` of the agent, ``lifetime`` and ``grace``
+a key): ``folder``, ``command`` and ``boot`` of the agent, ``lifetime`` and ``grace``
 in seconds, and its ``fate``: rehearsed interruptions, in the order of time, each with ``after`` and
 ``how`` (see rehearsal.py).
 
@@ -51,8 +51,14 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-MARK = "SPOTBATCH_INSTANCE"
+MARK = "SPOTBATCH_MACHINE"
 """Environment variable that every process of a machine carries: strays are found by it."""
+
+
+def mark(folder: str) -> str:
+    """What it is set to for the machine of this folder: not its id, since the same job in another Airflow of
+    this host has machines of the same ids."""
+    return os.path.realpath(folder)
 
 
 def is_on(folder: str) -> bool:
@@ -76,12 +82,13 @@ def start_time(pid: int) -> int | None:
     return None if stat is None or stat[0] == "Z" else int(stat[19])
 
 
-def processes_of(instance: str, roots: list[int]) -> set[int]:
+def processes_of(folder: str, roots: list[int]) -> set[int]:
     """The machine's processes, but for the caller: ``roots``, all that is below them, and all that
     carries its mark with all that is below that."""
     parents = {pid: int(stat[1]) for pid in _pids() if (stat := _stat(pid)) and stat[0] != "Z"}
     found: set[int] = set()
-    wave = {pid for pid in parents if pid in roots or _carries(pid, f"{MARK}={instance}".encode())}
+    marked = f"{MARK}={mark(folder)}".encode()
+    wave = {pid for pid in parents if pid in roots or _carries(pid, marked)}
     while wave:
         found |= wave
         wave = {pid for pid, parent in parents.items() if parent in wave} - found
@@ -187,7 +194,7 @@ def system(orders: dict[str, Any], outer: int) -> NoReturn:
     terminated = _has(folder, "terminated")
     agent = None if terminated else _start_agent(orders)
     reason = "terminated" if terminated else None
-    fate = Fate(orders["fate"], orders["instance"], folder)
+    fate = Fate(orders["fate"], folder)
     ends = time.monotonic() + orders["lifetime"]
     interrupted_at = None
     while reason is None:
@@ -207,7 +214,7 @@ def system(orders: dict[str, Any], outer: int) -> NoReturn:
         elif interrupted_at is not None and now >= interrupted_at + orders["grace"]:
             reason = "interrupted"
         elif fate.takes_the_machine(now):
-            _end_everything(orders["instance"])
+            _end_everything(orders["folder"])
             _make(folder, "interrupt")
             reason = "interrupted without notice"
     _power_off(orders, reason)
@@ -216,9 +223,8 @@ def system(orders: dict[str, Any], outer: int) -> NoReturn:
 class Fate:
     """The rehearsed interruptions of one machine, carried out as their time comes."""
 
-    def __init__(self, events: list[dict[str, Any]], instance: str, folder: str) -> None:
+    def __init__(self, events: list[dict[str, Any]], folder: str) -> None:
         self._events = events
-        self._instance = instance
         self._folder = folder
         self._began = time.monotonic()
         self._frozen: set[int] = set()
@@ -239,13 +245,13 @@ class Fate:
         return bool(event["how"] == "vanish")
 
     def _freeze(self, until: float) -> None:
-        self._frozen = processes_of(self._instance, [os.getpid()]) - {os.getppid()}
+        self._frozen = processes_of(self._folder, [os.getpid()]) - {os.getppid()}
         self._thaws_at = until
         _signal(self._frozen, signal.SIGSTOP)
 
 
 def _power_off(orders: dict[str, Any], reason: str) -> NoReturn:
-    _end_everything(orders["instance"])
+    _end_everything(orders["folder"])
     bury(orders["folder"], reason)
     os._exit(0)
 
@@ -334,11 +340,11 @@ def _reaped(child: int) -> bool:
     return _reap(child) is not None
 
 
-def _end_everything(instance: str) -> None:
+def _end_everything(folder: str) -> None:
     """Kill what runs on the machine until nothing is left; what it starts meanwhile is found too."""
     kept = {os.getpid(), os.getppid()}
     deadline = time.monotonic() + KILL_SECONDS
-    while left := processes_of(instance, [os.getpid()]) - kept:
+    while left := processes_of(folder, [os.getpid()]) - kept:
         if time.monotonic() > deadline:
             os.write(2, f"these processes do not end: {sorted(left)}\n".encode())
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import inspect
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Coroutine, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 COMMANDS = (
     "jobs",
@@ -79,6 +81,19 @@ async def _until_ctrl_c(command: Coroutine[None, None, int]) -> int:
     if threading.current_thread() is threading.main_thread():
         loop.add_signal_handler(signal.SIGINT, cancel)
     return await command
+
+
+def program() -> NoReturn:
+    """The installed command: ``main``, and then the end of the process at once.
+
+    Python's own end would take the interpreter from threads of the store's library that are about to drop
+    what they hold of it, and then and now such a thread aborts the process (seen on 3.13).
+    """
+    code = main()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def build_parser() -> argparse.ArgumentParser:

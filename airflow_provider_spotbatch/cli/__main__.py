@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from airflow_provider_spotbatch.cli import program
 
-from airflow_provider_spotbatch.cli import main
-
-sys.exit(main())
+program()

@@ -53,7 +53,7 @@ class Orphan:
 
     @property
     def processes(self) -> list[int]:
-        return list(processes_with(f"{local_machine.MARK}={self.id}"))
+        return list(processes_with(f"{local_machine.MARK}={machine_folder(str(self.job.root), self.id)}"))
 
     @property
     def agent(self) -> int:
@@ -80,9 +80,12 @@ class Orphan:
         async def gone() -> bool:
             return not self.processes
 
+        async def ended() -> bool:  # a process that dies has lost its environment before its locks
+            return [instance.state for instance in await self.fleet.describe()] == [TERMINATED]
+
         await eventually(gone, "the end of the machine")
+        await eventually(ended, "the machine's lock")
         [instance] = await self.fleet.describe()
-        assert instance.state == TERMINATED
         return instance
 
 

@@ -100,7 +100,7 @@ async def successes(run: Run) -> dict[int, list[Success]]:
 def victims(folder: Path, chance: random.Random) -> list[int]:
     """Some processes of a machine: one of the two that are it, its agent, or all at once."""
     own = [pid for pid, _ in json.loads((folder / "pid").read_text())["processes"]]
-    every = list(processes_with(f"{local_machine.MARK}={folder.name}"))
+    every = list(processes_with(f"{local_machine.MARK}={local_machine.mark(str(folder))}"))
     agents = [pid for pid in every if pid not in own]
     return chance.choice([own[:1], own[1:], agents[:1], every])
 

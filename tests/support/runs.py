@@ -66,7 +66,11 @@ class Site:
     @property
     def processes(self) -> list[int]:
         """What still runs of any machine."""
-        return [pid for path in self.machines for pid in processes_with(f"{local_machine.MARK}={path.name}")]
+        return [
+            pid
+            for path in self.machines
+            for pid in processes_with(f"{local_machine.MARK}={local_machine.mark(str(path))}")
+        ]
 
 
 def site_in(root: Path, monkeypatch: pytest.MonkeyPatch, **extra: Any) -> Site:

@@ -1,4 +1,4 @@
-"""Machines of the local backend as the kernel knows them: processes that carry an instance's name."""
+"""Machines of the local backend as the kernel knows them: processes that carry the mark of a machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MARK = b"SPOTBATCH_INSTANCE="
+MARK = b"SPOTBATCH_MACHINE="
 LOOK_SECONDS = 0.1
 
 
@@ -28,7 +28,7 @@ def _instance_of(pid: str) -> str | None:
         return None
     for variable in environment.split(b"\0"):
         if variable.startswith(MARK):
-            return variable[len(MARK) :].decode()
+            return os.path.basename(variable.decode())
     return None
 
 

@@ -99,7 +99,7 @@ class OneMachine:
 
     def until_gone(self) -> Instance:
         end: Instance = until(lambda: (seen := self.seen).state == TERMINATED and seen)
-        assert processes_of(self.id, []) == set()
+        assert processes_of(str(self.folder), []) == set()
         return end
 
 
@@ -130,12 +130,27 @@ class TestEnds:
         one = machine(
             f"import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True); {SLEEPING}"
         )
-        until(lambda: len(processes_of(one.id, [])) == 4)
+        until(lambda: len(processes_of(str(one.folder), [])) == 4)
         for pid in [*one.own, one.agent]:
             os.kill(pid, signal.SIGSTOP)
         for pid in one.own:
             os.kill(pid, signal.SIGKILL)
         assert one.until_gone().reason == "the machine was killed"
+
+    def test_a_machine_of_the_same_id_in_another_folder_is_another(
+        self, machine: Any, tmp_path: Path
+    ) -> None:
+        """As where two Airflows of one host run the same DAG."""
+        one = machine(SLEEPING)
+        other = OneMachine(tmp_path / "other", SLEEPING)
+        try:
+            assert other.id == one.id
+            one.terminate()
+            assert one.until_gone().reason == "terminated"
+            assert other.seen.state == RUNNING
+            assert len(processes_of(str(other.folder), [])) == 3
+        finally:
+            other.terminate()
 
     def test_a_machine_ends_with_its_agent(self, machine: Any) -> None:
         one = machine(DETACHED)

@@ -124,7 +124,7 @@ class TestMachine:
 
     def test_the_machine_carries_it_out_with_its_launcher_gone(self, machine: Any) -> None:
         one = machine(Event(0.3, "vanish"))
-        until(lambda: not processes_of(one.id, []))
+        until(lambda: not processes_of(str(one.folder), []))
         assert os.path.exists(one.folder / "ended"), "not found dead: it recorded its own end"
 
     def test_a_machine_killed_while_frozen_leaves_nothing(self, machine: Any) -> None:
