@@ -14,6 +14,7 @@ from airflow_provider_spotbatch import item_context
 from airflow_provider_spotbatch.agent import agent as agent_module
 from airflow_provider_spotbatch.agent.agent import MachineFailed
 from airflow_provider_spotbatch.backends.local import LocalBackend, LocalMachine, machine_folder
+from airflow_provider_spotbatch.backends.local_machine import MARK
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.control import Control
 from airflow_provider_spotbatch.job.keys import ChunkId
@@ -556,6 +557,6 @@ def test_a_machine_of_the_local_backend_lives_and_ends_with_its_agent(tmp_path: 
         assert sorted(notes(job)) == [0, 1, 2, 3]
         report = await job.report(machine.id)
         assert (report.state, report.launch, report.items_ok) == (ENDED, 1, 4)
-        assert list(processes_with(f"SPOTBATCH_INSTANCE={machine.id}")) == []
+        assert list(processes_with(f"{MARK}={machine_folder(str(tmp_path), machine.id)}")) == []
 
     asyncio.run(scenario())
