@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from airflow_provider_spotbatch.backends.base import BareMachines
 from airflow_provider_spotbatch.backends.memory import MemoryBackend, MemoryCloud
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.control.bare_machines import store_agent, store_packages
-from airflow_provider_spotbatch.control.blobs import REWRITE_SECONDS, keep_blob
+from airflow_provider_spotbatch.control.blobs import FRESH_SECONDS, keep_blob
 from airflow_provider_spotbatch.control.site import Site
 from airflow_provider_spotbatch.environment.packages import CURRENT_PYTHON
 from airflow_provider_spotbatch.environment.packing import Packed
@@ -104,11 +103,12 @@ def test_a_resumed_job_cannot_go_to_machines_its_environment_was_not_made_for(wo
         asyncio.run(store_agent(world.site, environment, only_arm, world.said.append))
 
 
-@pytest.mark.parametrize(("age", "writes"), [(0.0, 1), (REWRITE_SECONDS + 1, 2)])
+@pytest.mark.parametrize(("age", "writes"), [(0.0, 1), (FRESH_SECONDS + 1, 2)])
 def test_a_blob_is_written_again_only_when_it_is_old(world: World, age: float, writes: int) -> None:
     name = "f" * 64
     write = partial(world.site.store.write, blob(name), b"data")
-    asyncio.run(keep_blob(world.site, name, write))
+    store = world.site.store
+    asyncio.run(keep_blob(store, name, world.site.wall_clock(), write))
     later = world.cloud.store.objects.named[blob(name)][1].modified + age
-    asyncio.run(keep_blob(replace(world.site, wall_clock=lambda: later), name, write))
+    asyncio.run(keep_blob(store, name, later, write))
     assert world.cloud.store.objects.writes == writes
