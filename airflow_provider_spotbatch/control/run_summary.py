@@ -53,8 +53,9 @@ class Progress:
 @dataclass(frozen=True)
 class RunSummary:
     """``state``: running, succeeded, failed, cancelled (also while its machines end) or unfinished: it
-    has no outcome and nobody drives it. Times in seconds since the epoch, ``ended`` None before the end;
-    ``cost_usd`` None where nothing is paid; ``machines``: how many it was given in all.
+    has no outcome and nobody drives it. Times in seconds since the epoch: ``ended`` None without an outcome,
+    ``last_seen``, when a controller last wrote, None with one. ``cost_usd`` None where nothing is paid;
+    ``machines``: how many it was given in all.
     """
 
     run: Run
@@ -66,6 +67,7 @@ class RunSummary:
     causes: dict[str, int] = field(default_factory=dict)
     started: float = 0.0
     ended: float | None = None
+    last_seen: float | None = None
     machines: int = 0
     cost_usd: float | None = None
     message: str = ""
@@ -75,8 +77,9 @@ class RunSummary:
         return self.ok + self.failed
 
     def duration(self, now: float) -> float:
-        """Seconds from its start to its end, or to ``now``."""
-        return max(0.0, (self.ended or now) - self.started) if self.started else 0.0
+        """Seconds from its start to its end; without one to ``now``, or to its last sign of life."""
+        until = now if self.state == RUNNING else self.last_seen or now
+        return max(0.0, (self.ended or until) - self.started) if self.started else 0.0
 
     def to_json(self, now: float) -> dict[str, Any]:
         """For programs: times in seconds since the epoch."""
@@ -167,6 +170,7 @@ def summarize(
         failed=progress.failed if progress else 0,
         causes={cause: count for cause, count in causes.items() if count},
         started=record.created,
+        last_seen=alive,
         machines=machines,
         cost_usd=(progress.spent_usd if progress else 0.0) or None,
     )
