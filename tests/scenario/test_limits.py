@@ -240,7 +240,11 @@ def test_a_machine_that_ended_powers_off_when_it_is_booted_again(launch: Launch)
         folder = machine_folder(str(machine.job.root), machine.id)
         # As a second start of the same hardware: past the fleet, which would not start it.
         await asyncio.to_thread(machine.fleet._power_on, folder, machine.id, RECORD, 1)
-        assert machine.processes == []
+
+        async def powered_off() -> bool:
+            return machine.processes == []
+
+        await eventually(powered_off, "the end of the second boot")
         assert [await machine.until_gone()] == [end]
 
     asyncio.run(scenario())
