@@ -152,7 +152,7 @@ def test_large_results_are_made_and_read_in_bounded_memory(site: Site) -> None:
         shutil.rmtree(site.root / "store")  # 400 MB
     assert read.returncode == 0, read.stderr
     limit = (KEPT_BYTES + 4 * LARGE) / MB + 4
-    assert int(read.stdout) < limit, "three copies of one result, the one before it, what is at hand, and crumbs"
+    assert int(read.stdout) < limit, "three copies of one result, one before it, what is at hand, and crumbs"
     assert agents
     assert max(agents.values()) < 400, "MB: two chunks' results, each of 64 MB and one result over it"
     assert not any("failed attempts" in line or "PutOff" in line for line in site.said)
