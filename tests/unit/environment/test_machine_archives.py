@@ -85,7 +85,7 @@ def built(root: Path, *requirements: str, architecture: str = OWN) -> Archive:
 
 def unpacked(archive: Archive, folder: Path) -> Path:
     with tarfile.open(archive.path) as packed:
-        packed.extractall(folder)
+        packed.extractall(folder, filter="fully_trusted")
     return folder
 
 
