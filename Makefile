@@ -21,9 +21,12 @@ DEMO_ENV := env AIRFLOW_HOME="$(DEMO_HOME)" AIRFLOW__CORE__DAGS_FOLDER="$(CURDIR
 # A virtual environment whose Python was removed or whose set-up was cut short is made anew.
 REMAKE := $(shell test -e $(STAMP) && $(BIN)/python -c '' 2>/dev/null || echo remake)
 
-.PHONY: demo test bench lint docs constraints clean $(REMAKE)
+# The emulator of Amazon's interfaces, which wants other versions than Airflow does: a program of its own.
+CLOUD := .venv-cloud
 
-test: lint
+.PHONY: demo test bench cloudbox lint docs constraints clean $(REMAKE)
+
+test: lint $(CLOUD)/.complete
 ifeq ($(TESTS),)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(QUICK_TIERS)
 	$(BIN)/python -m pytest tests $(QUICK_TIERS:%=--ignore=%)
@@ -47,6 +50,10 @@ $(DEMO_HOME)/airflow.db: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.bench
 
+# A cloud on this machine, to try by hand: needs root, debootstrap and iproute2.
+cloudbox: $(STAMP) $(CLOUD)/.complete
+	@$(BIN)/python -m tests.cloud.cloudbox
+
 docs: $(STAMP)
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
 
@@ -55,16 +62,23 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) $(REMAKE)
 		sys.exit(f"Python 3.10 to 3.13 is needed, this is {v}: name one with make PYTHON=/path/to/python3.x")'
 	$(if $(REMAKE),$(PYTHON) -m venv --clear $(VENV))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c $(CONSTRAINTS) -b $(CONSTRAINTS) -e . --group dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c $(CONSTRAINTS) -b $(CONSTRAINTS) -e '.[aws]' --group dev
+	@touch $@
+
+$(CLOUD)/.complete: constraints-cloud.txt $(STAMP)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CLOUD)
+	$(BIN)/uv pip install --quiet --python $(CLOUD)/bin/python -r constraints-cloud.txt
 	@touch $@
 
 # Newest versions of everything, for all supported Pythons at once.
 constraints: $(STAMP)
-	printf '%s\n' hatchling editables 'apache-airflow<3.4' | $(COMPILE) -o constraints.txt
-	printf '%s\n' hatchling editables 'apache-airflow<3.2' | $(COMPILE) -o constraints-airflow-3.1.txt
+	printf '%s\n' hatchling editables 'apache-airflow<3.4' | $(COMPILE) $(OURS) -o constraints.txt
+	printf '%s\n' hatchling editables 'apache-airflow<3.2' | $(COMPILE) $(OURS) -o constraints-airflow-3.1.txt
+	$(COMPILE) --group cloud -o constraints-cloud.txt
 
+OURS = --extra aws --group dev pyproject.toml -
 COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 \
-	--no-annotate --no-header --group dev pyproject.toml -
+	--no-annotate --no-header
 
 clean:
 	rm -rf .venv* .demo docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

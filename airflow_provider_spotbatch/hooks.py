@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
 
 from airflow_provider_spotbatch.backends import BACKENDS
-from airflow_provider_spotbatch.backends.rehearsal import Rehearsal, parse_rehearsal
 from airflow_provider_spotbatch.backends.settings import Settings
+from airflow_provider_spotbatch.connection_extra import LOCAL, Extra
 from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.policy import PURCHASE, Policy
-from airflow_provider_spotbatch.job.resources import positive
 from airflow_provider_spotbatch.provider_info import CONNECTION_FIELDS, UI_FIELD_BEHAVIOUR
 
 if TYPE_CHECKING:
     from airflow_provider_spotbatch.backends.base import Check
 
 DEFAULT_CONN_ID = "spotbatch_default"
-LOCAL = "local"
+AWS = "aws"
 OWN_KEY = ("local", "memory")
 """Backends that work without a password: nothing of theirs leaves this machine."""
 
@@ -107,12 +105,13 @@ class SpotBatchHook(BaseHook):
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         """The fields of the form, for Airflow 3.1; later releases read them from the provider info."""
-        from wtforms import IntegerField, PasswordField, StringField  # type: ignore[import-untyped]
+        import wtforms  # type: ignore[import-untyped]
 
         def widget(field: dict[str, Any]) -> Any:
             if field["schema"].get("format") == "password":
-                return PasswordField
-            return IntegerField if "integer" in field["schema"]["type"] else StringField
+                return wtforms.PasswordField
+            of_kind = {"integer": wtforms.IntegerField, "boolean": wtforms.BooleanField}
+            return of_kind.get(field["schema"]["type"][0], wtforms.StringField)
 
         return {
             name: widget(field)(field["label"], description=field["description"])
@@ -152,7 +151,7 @@ def read_settings(conn_id: str, connection: Any) -> Settings:
         raise InvalidInput(
             f"the connection {conn_id!r} is of type {connection.conn_type!r}; it must be of type 'spotbatch'"
         )
-    extra = _Extra(conn_id, {} if connection is None else connection.extra_dejson)
+    extra = Extra(conn_id, {} if connection is None else connection.extra_dejson)
     backend = extra.text("backend") or LOCAL
     if backend not in BACKENDS:
         raise InvalidInput(
@@ -165,6 +164,10 @@ def read_settings(conn_id: str, connection: Any) -> Settings:
         "tags": extra.mapping("tags") or None,
         "rehearse": extra.rehearsal("rehearse", backend),
     }
+    if backend == AWS:
+        from airflow_provider_spotbatch.aws_connection import aws_options
+
+        options |= aws_options(conn_id, extra)
     return Settings(
         conn_id=conn_id,
         backend=backend,
@@ -180,79 +183,6 @@ def read_settings(conn_id: str, connection: Any) -> Settings:
         retention_days=extra.number("retention_days"),
         options={name: value for name, value in options.items() if value is not None},
     )
-
-
-class _Extra:
-    """The extra of a connection: every field by its name, empty ones as absent, unknown ones refused."""
-
-    def __init__(self, conn_id: str, fields: dict[str, Any]) -> None:
-        self._conn_id = conn_id
-        self._fields = {name: value for name, value in fields.items() if value not in (None, "")}
-        unknown = sorted(set(self._fields) - set(CONNECTION_FIELDS))
-        if unknown:
-            raise InvalidInput(
-                f"connection {conn_id!r} has unknown fields in its extra: {', '.join(unknown)}. "
-                f"Known are: {', '.join(sorted(CONNECTION_FIELDS))}"
-            )
-
-    def text(self, name: str) -> str | None:
-        value = self._fields.get(name)
-        if value is not None and not isinstance(value, str):
-            raise self._wrong(name, "text", value)
-        return value
-
-    def number(self, name: str) -> float | None:
-        value = self._fields.get(name)
-        if value is None:
-            return None
-        try:
-            return positive(name, float(value) if isinstance(value, str) else value)
-        except ValueError:
-            raise self._wrong(name, "a number above 0", value) from None
-
-    def whole(self, name: str) -> int | None:
-        value = self.number(name)
-        if value is None:
-            return None
-        if value != int(value):
-            raise self._wrong(name, "a whole number", value)
-        return int(value)
-
-    def lines(self, name: str) -> list[str]:
-        value = self._fields.get(name, [])
-        if isinstance(value, str):
-            value = value.splitlines()
-        if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
-            raise InvalidInput(f"connection {self._conn_id!r}: {name!r} must be a list of texts")
-        return [line.strip() for line in value if line.strip()]
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        value = self._fields.get(name, {})
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except ValueError:
-                raise self._wrong(name, "a JSON object", value) from None
-        if not isinstance(value, dict):
-            raise self._wrong(name, "a JSON object", value)
-        return value
-
-    def rehearsal(self, name: str, backend: str) -> Rehearsal | None:
-        value = self._fields.get(name)
-        if value is None:
-            return None
-        if backend != LOCAL:
-            raise InvalidInput(
-                f"connection {self._conn_id!r}: {name!r} interrupts machines of the local backend, and this "
-                f"connection leads to {backend!r}: remove it"
-            )
-        try:
-            return parse_rehearsal(value)
-        except InvalidInput as error:
-            raise InvalidInput(f"connection {self._conn_id!r}: {error}") from None
-
-    def _wrong(self, name: str, wanted: str, value: Any) -> InvalidInput:
-        return InvalidInput(f"connection {self._conn_id!r}: {name!r} must be {wanted}, not {value!r}")
 
 
 def _key(conn_id: str, backend: str, password: str | None, path: str | None) -> bytes:

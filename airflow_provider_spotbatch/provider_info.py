@@ -12,7 +12,7 @@ def _field(label: str, description: str, kind: str = "string", **schema: Any) ->
 
 
 CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
-    "backend": _field("Backend", "Where the machines are.", default="local", enum=["local"]),
+    "backend": _field("Backend", "Where the machines are.", default="local", enum=["aws", "local"]),
     "store": _field(
         "Store",
         "Object store of jobs and results: file:///…, s3://bucket/prefix or gs://bucket/prefix. "
@@ -39,7 +39,34 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         "number",
     ),
     "tags": _field("Tags", "JSON object of tags that every machine carries."),
-    "path": _field("Path", "Local backend: folder of its store and queues; default below AIRFLOW_HOME."),
+    "aws_conn_id": _field(
+        "Amazon connection",
+        "aws: connection of type aws whose credentials start machines. Empty: those of the Airflow process.",
+    ),
+    "region": _field("Region", "aws: where the machines are. Empty: the region of the Amazon connection."),
+    "subnets": _field(
+        "Subnets",
+        "aws: ids of the machines' subnets, best one in each zone. Empty: the region's default ones.",
+    ),
+    "security_groups": _field(
+        "Security groups", "aws: ids of the machines' security groups; no inbound rule is needed."
+    ),
+    "instance_profile": _field(
+        "Instance profile", "aws: name or ARN of the machines' instance profile: reaches queue and store."
+    ),
+    "image": _field(
+        "Images",
+        "aws: ids or SSM parameters of machine images, one for each architecture. Empty: a stock image with "
+        "Airflow's Python.",
+    ),
+    "public_address": _field(
+        "Public address",
+        "aws: whether machines have one. Without, their subnets need a way to S3, SQS (endpoints, or NAT).",
+        "boolean",
+    ),
+    "path": _field(
+        "Path", "Folder on the Airflow side: local: store and queues; default below AIRFLOW_HOME."
+    ),
     "instances": _field("Instances", "Local backend: agents at once, each a process.", "integer", minimum=1),
     "rehearse": _field(
         "Rehearse interruptions",

@@ -157,6 +157,13 @@ def dag_runs() -> list[Row]:
     ]
 
 
+def sizes_of_machines() -> list[Row]:
+    """On recorded prices, next to Meadowrun's choices and the cheapest single type under the same rules."""
+    from benchmarks.sizing import sizing_on_recorded_prices
+
+    return [Row(*cells) for cells in sizing_on_recorded_prices()]
+
+
 MEASUREMENTS: list[Callable[[], list[Row]]] = [
     items_that_do_nothing,
     items_that_sleep,
@@ -165,6 +172,7 @@ MEASUREMENTS: list[Callable[[], list[Row]]] = [
     ticks_of_a_large_run,
     triggers_at_work,
     triggers_booting,
+    sizes_of_machines,
 ]
 
 

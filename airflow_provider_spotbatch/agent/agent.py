@@ -136,6 +136,7 @@ class Agent:
         self._items_failed = 0
         self._item_seconds = 0.0
         self._use = Use()
+        self._up_since: float | None = None
         self._chunk_seconds: float | None = None
         self._idle_since = clock()
         self._empty_since: float | None = None
@@ -162,16 +163,18 @@ class Agent:
         spec, record = await self._read_orders()
         self._inputs = ChunkInputs(self._store, self._signer, spec)
         start_worker = self._start_worker or await self._prepare_workers(spec)
-        self._slots = [Slot(number, start_worker) for number in range(self._boot.slots)]
+        self._slots = [Slot(number, start_worker, self._clock) for number in range(self._boot.slots)]
         for slot in self._slots:
             self._free.put_nowait(slot)
         self._state = reports.RUNNING
+        self._up_since = self._clock()
         sources += [
             asyncio.create_task(self._source(source))
             for source in (
                 self._lease_chunks(),
                 self._watch_run(),
                 self._hear_notice(),
+                self._hear_advice(),
                 self._leases.keep(),
                 enforce(self._slots, record.policy.item_timeout, self._boot.memory_mb),
                 self._reporter.keep(lambda: self._watch.report_every),
@@ -193,7 +196,11 @@ class Agent:
 
     async def _prepare_workers(self, spec: Spec) -> StartWorker:
         """Fetch what workers need; what starts one of them."""
-        setup = await prepare(spec, self._store, Path(self._boot.folder), self._boot.python)
+        secrets = {
+            variable: await self._machine.secret(reference)
+            for variable, reference in spec.environment.secrets.items()
+        }
+        setup = await prepare(spec, self._store, Path(self._boot.folder), self._boot.python, secrets)
 
         async def start(slot: int) -> WorkerProcess:
             return await WorkerProcess.start(
@@ -221,6 +228,9 @@ class Agent:
 
     async def _hear_notice(self) -> Ending:
         return Ending(INTERRUPTED, await self._machine.notices().wait())
+
+    async def _hear_advice(self) -> Ending:
+        return Ending(DRAIN, await self._machine.notices().wait_for_advice())
 
     async def _lease_chunks(self) -> Ending:
         """Lease as slots come free, until there has been nothing to do for ``idle_timeout``."""
@@ -519,6 +529,9 @@ class Agent:
             item_seconds=self._item_seconds,
             boot_log=self._boot_log,
             use=self._use.to_json(),
+            up_seconds=0.0 if self._up_since is None else round(self._clock() - self._up_since, 3),
+            worked_seconds=round(sum(slot.worked_seconds for slot in self._slots), 3),
+            broken_seconds=round(sum(slot.broken_seconds for slot in self._slots), 3),
         )
 
     def _machine_facts(self, slot: Slot) -> dict[str, Any]:

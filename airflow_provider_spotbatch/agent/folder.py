@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,17 +52,15 @@ class WorkerSetup:
     debugger: Debugger | None = None
 
 
-async def prepare(spec: Spec, store: Store, folder: Path, python: str) -> WorkerSetup:
-    """Fetch what the specification names into ``folder``; ``python``: the interpreter of its workers.
+async def prepare(
+    spec: Spec, store: Store, folder: Path, python: str, secrets: Mapping[str, str]
+) -> WorkerSetup:
+    """Fetch what the specification names into ``folder``; ``python``: the interpreter of its workers;
+    ``secrets``: the environment's, resolved.
 
     Raises SpotBatchError, naming what is missing or wrong.
     """
     environment = spec.environment
-    if environment.secrets:
-        raise SpotBatchError(
-            f"the environment asks for secrets ({', '.join(environment.secrets)}), which this machine's "
-            "backend cannot resolve: pass them another way, or use a connection to a cloud"
-        )
     cache = folder / "cache"
     await asyncio.to_thread(cache.mkdir, parents=True, exist_ok=True)
     work_blob = await _fetch(store, spec.work.blob)
@@ -77,7 +76,7 @@ async def prepare(spec: Spec, store: Store, folder: Path, python: str) -> Worker
         work_blob=work_blob,
         code=tuple(code),
         files=files,
-        env=environment.env,
+        env={**environment.env, **secrets},
         folder=str(folder),
         cache=str(cache),
         codec=_source(codec.__file__),

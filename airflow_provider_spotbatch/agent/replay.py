@@ -57,7 +57,8 @@ async def replay_item(store: Store, orders: ItemToReplay, show: Callable[[str], 
     """
     chunk = Chunk(ChunkId(orders.run.number, 0, 0), ((orders.item, orders.item + 1),))
     inputs = await ChunkInputs(store, orders.signer, orders.spec).read(chunk)
-    setup = replace(await prepare(orders.spec, store, orders.folder, orders.python), debugger=orders.debugger)
+    setup = await prepare(orders.spec, store, orders.folder, orders.python, secrets={})
+    setup = replace(setup, debugger=orders.debugger)
     checkpoints = CheckpointsAside(store, orders)
 
     async def start(number: int) -> WorkerProcess:

@@ -44,13 +44,19 @@ StartWorker = Callable[[int], Coroutine[Any, Any, WorkerProcess]]
 
 
 class Slot:
-    """Runs chunks, one at a time. ``start_worker(slot number)`` makes its worker."""
+    """Runs chunks, one at a time. ``start_worker(slot number)`` makes its worker; ``clock`` in seconds."""
 
-    def __init__(self, number: int, start_worker: StartWorker) -> None:
+    def __init__(
+        self, number: int, start_worker: StartWorker, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.number = number
         self.chunk: Chunk | None = None
         self.peaks: dict[int, float] = {}
         self._start_worker = start_worker
+        self._clock = clock
+        self.worked_seconds = 0.0
+        self._broken_seconds = 0.0
+        self._began = 0.0
         self._interrupted = False
         self._kept_bytes = 0
         self._start: asyncio.Task[WorkerProcess] | None = None
@@ -63,13 +69,22 @@ class Slot:
         Raises WorkerUnstartable where the machine cannot run any item.
         """
         self.chunk, self.peaks, self._kept_bytes = chunk, {}, 0
+        self._began = self._clock()
+        outcomes = None
         try:
-            return await self._run_all(chunk, items)
+            outcomes = await self._run_all(chunk, items)
+            return outcomes
         except asyncio.CancelledError:
             await self.end()
             raise
         finally:
             self.chunk = None
+            self._count_time(to_its_end=outcomes is not None)
+
+    @property
+    def broken_seconds(self) -> float:
+        """Time with chunks that were broken off, and with the one in hand: nothing came of it yet."""
+        return self._broken_seconds + (0.0 if self.chunk is None else self._clock() - self._began)
 
     async def warm_up(self) -> None:
         """Have a worker ready before the first item is there."""
@@ -105,6 +120,13 @@ class Slot:
         if now is None or self.chunk is None:
             return None
         return RunningItem(now.item, self.chunk.attempt, str(self.chunk.id), now.seconds)
+
+    def _count_time(self, *, to_its_end: bool) -> None:
+        seconds = self._clock() - self._began
+        if to_its_end:
+            self.worked_seconds += seconds
+        else:
+            self._broken_seconds += seconds
 
     async def _run_all(self, chunk: Chunk, items: Sequence[ItemInput]) -> list[ItemOutcome]:
         outcomes: list[ItemOutcome] = []

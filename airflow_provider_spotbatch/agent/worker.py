@@ -58,6 +58,9 @@ TRACEBACK_CHARACTERS = 32_768
 POLL_SECONDS = 0.05
 """Pause between looks at the interrupted flag while a function waits for it."""
 
+OOM_SCORE = "500"
+"""Where memory runs out the kernel ends workers before anything else: what they did can be done again."""
+
 MEASURED_SECONDS = 0.005
 """The memory of an item that ran shorter is not looked at: that takes 50 µs, and there may be a million of
 them, which can hardly fill more than 50 MB in this time."""
@@ -698,6 +701,8 @@ def _die_with(parent: int) -> None:
 def main(settings: str) -> None:
     described = json.loads(settings)
     _die_with(described["parent"])
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(OOM_SCORE)
     kind = Worker
     if described["debugger"] is not None:
         kind = load_file(DEBUGGER, described["debugger"]["program"]).DebuggedWorker

@@ -9,12 +9,16 @@ if TYPE_CHECKING:
     from airflow_provider_spotbatch.backends.settings import Settings
     from airflow_provider_spotbatch.job.boot import Boot
 
-BACKENDS = ("local", "memory")
+BACKENDS = ("aws", "local", "memory")
 """Names that a connection's field ``backend`` may hold."""
 
 
 def open_backend(settings: Settings) -> Backend:
     """The backend a connection names, for the Airflow side."""
+    if settings.backend == "aws":
+        from airflow_provider_spotbatch.backends.aws import AwsBackend
+
+        return AwsBackend(settings)
     if settings.backend == "local":
         from airflow_provider_spotbatch.backends.local import LocalBackend
 
@@ -33,6 +37,10 @@ def open_backend(settings: Settings) -> Backend:
 
 def open_machine(boot: Boot) -> Machine:
     """The same backend as seen by an agent on one of its machines."""
+    if boot.backend == "aws":
+        from airflow_provider_spotbatch.backends.aws import AwsMachine
+
+        return AwsMachine(boot)
     if boot.backend == "local":
         from airflow_provider_spotbatch.backends.local import LocalMachine
 

@@ -7,8 +7,8 @@ nobody tells errors apart by their text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_spotbatch.backends.store import Store
@@ -19,7 +19,7 @@ from airflow_provider_spotbatch.job.launches import (
     LaunchOutcome,
     LaunchRecord,
 )
-from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.policy import SPOT, Policy
 from airflow_provider_spotbatch.job.resources import Resources
 
 
@@ -48,6 +48,11 @@ class Fleet(Protocol):
         """Ask for the end of these machines. Harmless for those that are gone or unknown. Returning
         is no proof that they are gone: describe again. Raises a verdict if any could not be asked.
         """
+        ...
+
+    async def close(self) -> None:
+        """Remove what served only to launch, once nothing more is launched. Harmless when repeated, and
+        for a run that launched nothing. Raises a verdict if any of it is left."""
         ...
 
 
@@ -98,8 +103,12 @@ class Queue(Protocol):
 class Offer:
     """A kind of machine that can be had: how many items of the asked size it runs at once, its price.
 
-    ``name`` is for people; ``request`` goes into the launch record for the backend itself;
-    ``most`` is how many machines of it a run may have at once.
+    ``name`` is unique in its list and stays the same while prices move: launch records refer to it;
+    ``types`` are the machine types it may give, for people; ``purchase``: ``spot`` or ``on-demand``;
+    ``usd_per_hour``: of the dearest machine that it may give, which limits go by;
+    ``expected_usd_per_hour``: of a machine on average; ``on_demand_usd_per_hour``: what the cheapest of its
+    types costs on demand, 0 where that is not known; ``request`` goes into the launch record for the
+    backend itself; ``most`` is how many machines a run may have at once for items of one size of memory.
     """
 
     name: str
@@ -107,6 +116,25 @@ class Offer:
     usd_per_hour: float = 0.0
     most: int = 1_000_000
     request: dict[str, Any] | None = None
+    purchase: str = SPOT
+    types: tuple[str, ...] = ()
+    expected_usd_per_hour: float = 0.0
+    on_demand_usd_per_hour: float = 0.0
+
+
+@dataclass(frozen=True)
+class BareMachines:
+    """Machines that come with an operating system and nothing of ours: what they must be sent.
+
+    ``pythons``: architecture → minor version of the image's own Python, "" where it is not known;
+    ``distributions``: what the backend's own code imports on them;
+    ``only``: folder below site-packages → patterns of the entries that it needs of it, where that is much
+    less than all.
+    """
+
+    pythons: Mapping[str, str]
+    distributions: tuple[str, ...]
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -180,13 +208,18 @@ class Backend(Protocol):
         """
         ...
 
+    async def bare_machines(self, resources: Resources) -> BareMachines | None:
+        """What machines for such items must be sent; None where they find this process's interpreter and
+        package."""
+        ...
+
     def default_concurrency(self, resources: Resources, items: int) -> int:
         """How many items run at once where the user does not say."""
         ...
 
     async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
-        """The machines that fit one item, best first. Raises InvalidInput, naming what would fit,
-        where no machine does."""
+        """The machines that fit one item, sold in a way that the policy allows, best first. Raises
+        InvalidInput, naming what would fit, where no machine does."""
         ...
 
     def boot_options(self) -> dict[str, Any]:
@@ -207,6 +240,11 @@ class Notices(Protocol):
         Never returns otherwise; cancelled when the agent ends."""
         ...
 
+    async def wait_for_advice(self) -> str:
+        """The same once the platform advises to leave this machine, since it may soon be taken back. Work
+        that runs may end there. Never returns where a platform gives no such advice."""
+        ...
+
 
 class Machine(Protocol):
     """What an agent opens on the machine it runs on."""
@@ -214,3 +252,8 @@ class Machine(Protocol):
     def queue(self, run: Run, memory_class: int) -> Queue: ...
 
     def notices(self) -> Notices: ...
+
+    async def secret(self, reference: str) -> str:
+        """The value that a reference of ``Environment.secrets`` stands for, asked with the machine's own
+        rights. Raises SpotBatchError, naming the reference and the remedy, never a value."""
+        ...

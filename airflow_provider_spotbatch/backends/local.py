@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_spotbatch.backends.base import Check, Offer, RunMachine
+from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.local_checks import check_root
 from airflow_provider_spotbatch.backends.local_fleet import (
     LocalFleet,
@@ -108,6 +108,9 @@ class LocalBackend:
         here = Check("this machine", True, f"{_cores()} CPUs and {_memory_gb():.1f} GB of memory")
         return [*await asyncio.to_thread(check_root, self.root), here]
 
+    async def bare_machines(self, resources: Resources) -> BareMachines | None:
+        return None
+
     def default_concurrency(self, resources: Resources, items: int) -> int:
         fits = min(_cores() / resources.cpus, _memory_gb() / resources.memory_gb)
         return max(1, min(items, math.floor(fits)))
@@ -137,19 +140,31 @@ class LocalMachine:
         return LocalQueue(_queue_file(self._root), run.queue(memory_class), self._boot.lease)
 
     def notices(self) -> LocalNotices:
-        return LocalNotices(os.path.join(machine_folder(self._root, self._boot.instance), "interrupt"))
+        return LocalNotices(machine_folder(self._root, self._boot.instance))
+
+    async def secret(self, reference: str) -> str:
+        raise InvalidInput(f"the local backend has no secrets of its own: {reference} cannot be resolved")
 
 
 class LocalNotices:
-    """The notice is a file: made by hand, by a test, or by the machine when it receives SIGTERM."""
+    """The notice is a file, ``interrupt``: made by hand, by a test, or by the machine when it receives
+    SIGTERM. So is the advice to leave, ``leave``."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
 
     async def wait(self) -> str:
-        while not await asyncio.to_thread(os.path.exists, self._path):  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(NOTICE_POLL_SECONDS)
+        await self._made("interrupt")
         return "the machine was told that it will be taken back"
+
+    async def wait_for_advice(self) -> str:
+        await self._made("leave")
+        return "the machine was told that it may be taken back"
+
+    async def _made(self, name: str) -> None:
+        path = os.path.join(self._folder, name)
+        while not await asyncio.to_thread(os.path.exists, path):  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(NOTICE_POLL_SECONDS)
 
 
 def local_root(path: str | None) -> str:

@@ -84,6 +84,9 @@ class LocalFleet:
     async def terminate(self, instances: Sequence[str]) -> None:
         await asyncio.to_thread(terminate, self._root, instances)
 
+    async def close(self) -> None:
+        """Nothing but machines serves to launch here."""
+
     @property
     def _prefix(self) -> str:
         """What the names of all machines of the run begin with: the job by the hash its id ends with."""

@@ -15,6 +15,7 @@ Files in the machine's folder::
 
     pid         who they are; locked (flock) by both for as long as the machine is on, so that the
                 kernel says whether it is: across pid namespaces, reboots and reused pids
+    leave       made by anybody: the advice to lease nothing more
     interrupt   made by anybody: the notice; the machine ends ``grace`` seconds later. SIGTERM makes it
     terminated  made by the fleet: the machine ends at once, and none is ever started again
     ended       why it ended

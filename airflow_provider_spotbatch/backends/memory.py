@@ -13,11 +13,11 @@ import os
 import random
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from airflow_provider_spotbatch.backends.base import Check, Offer, RunMachine
+from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.memory_clock import Clock, RealClock
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.backends.memory_queue import MemoryQueue, Messages
@@ -34,7 +34,7 @@ from airflow_provider_spotbatch.job.launches import (
     LaunchOutcome,
     LaunchRecord,
 )
-from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, Policy
 from airflow_provider_spotbatch.job.resources import Resources
 
 CONCURRENCY = 64
@@ -65,6 +65,7 @@ class SimulatedMachine:
     reason: str = ""
     ended: float | None = None
     notice: asyncio.Event = field(default_factory=asyncio.Event)
+    advice: asyncio.Event = field(default_factory=asyncio.Event)
     awake: asyncio.Event = field(default_factory=asyncio.Event)
     life: asyncio.Task[None] | None = None
 
@@ -110,10 +111,10 @@ class MemoryCloud:
     """Store, queues and machines. Set ``on_boot`` to what runs on each machine: when it returns, or
     raises, the machine is off; when the machine ends, it is cancelled.
 
-    ``capacity``: machines at once; ``slots`` of the one kind of machine on offer, its price, and
-    the largest item it fits; ``boot_seconds``: pending until then; ``end_seconds``: how long a
-    terminated machine is still running; ``visibility_bound``: of the fleet; ``root``: the backend's.
-    Times in seconds.
+    ``capacity``: machines at once; ``slots`` and price of the one kind of machine on offer, sold as spot and
+    on demand, unless ``offers`` lists several; ``largest``: the largest item that fits; ``boot_seconds``:
+    pending until then; ``end_seconds``: how long a terminated machine is still running;
+    ``visibility_bound``: of the fleet; ``root``: the backend's. Times in seconds.
     """
 
     def __init__(
@@ -128,7 +129,9 @@ class MemoryCloud:
         tick_seconds: float = 1.0,
         slots: int = 2,
         usd_per_hour: float = 0.1,
+        offers: Sequence[Offer] | None = None,
         largest: Resources | None = None,
+        bare_machines: BareMachines | None = None,
         capacity: int = 1_000_000,
         boot_seconds: float = 0.0,
         end_seconds: float = 0.0,
@@ -143,8 +146,12 @@ class MemoryCloud:
         self.on_boot = on_boot
         self.lease = lease
         self.tick_seconds = tick_seconds
-        self.slots = slots
         self.usd_per_hour = usd_per_hour
+        self.bare_machines = bare_machines
+        self.offers = offers or [
+            Offer(name=purchase, slots=slots, usd_per_hour=usd_per_hour, purchase=purchase)
+            for purchase in (SPOT, ON_DEMAND)
+        ]
         self.largest = largest or Resources(cpus=64, memory_gb=512, gpus=8, gpu_memory_gb=80, disk_gb=1000)
         self.capacity = capacity
         self.boot_seconds = boot_seconds
@@ -184,6 +191,10 @@ class MemoryCloud:
         machine.notice.set()
         self._later(machine.boot.grace, lambda: self._end(machine, "taken back", interrupted=True))
 
+    def advise(self, instance: str) -> None:
+        """Tell a machine that it may soon be taken back."""
+        self.machines[instance].advice.set()
+
     def kill(self, instance: str) -> None:
         """The machine is gone, and nobody says why."""
         self._end(self.machines[instance], "", interrupted=False)
@@ -212,8 +223,8 @@ class MemoryCloud:
             cloud=self,
             run=run,
             boot=boot,
-            spot=record.purchase == "spot",
-            usd_per_hour=self.usd_per_hour,
+            spot=record.purchase == SPOT,
+            usd_per_hour=float(record.request.get("usd_per_hour", self.usd_per_hour)),
             launched=now,
             visible=now + (self.random.uniform(0, hidden) if hidden else 0.0),
         )
@@ -329,6 +340,9 @@ class MemoryFleet:
     async def terminate(self, instances: Sequence[str]) -> None:
         await self._cloud.ask_to_terminate(instances)
 
+    async def close(self) -> None:
+        """Nothing but machines serves to launch here."""
+
     def _machines(self) -> list[SimulatedMachine]:
         return [machine for machine in self._cloud.machines.values() if machine.run == self._run]
 
@@ -396,7 +410,10 @@ class MemoryBackend:
 
     async def check(self) -> list[Check]:
         await self.cloud.travel()
-        return [Check("cloud", True, f"at most {self.cloud.capacity} machines of {self.cloud.slots} slots")]
+        return [Check("cloud", True, f"at most {self.cloud.capacity} machines")]
+
+    async def bare_machines(self, resources: Resources) -> BareMachines | None:
+        return self.cloud.bare_machines
 
     def default_concurrency(self, resources: Resources, items: int) -> int:
         return max(1, min(items, CONCURRENCY))
@@ -409,13 +426,10 @@ class MemoryBackend:
                     f"one item asks for item_resources.{need}={asked:g}; the largest machine has {has:g}"
                 )
         return [
-            Offer(
-                name="memory",
-                slots=self.cloud.slots,
-                usd_per_hour=self.cloud.usd_per_hour,
-                most=self._most,
-                request={"usd_per_hour": self.cloud.usd_per_hour},
-            )
+            replace(offer, most=min(offer.most, self._most))
+            for purchase in policy.purchases
+            for offer in self.cloud.offers
+            if offer.purchase == purchase
         ]
 
     def boot_options(self) -> dict[str, Any]:
@@ -437,6 +451,9 @@ class MemoryMachine:
     def notices(self) -> MemoryNotices:
         return MemoryNotices(self._machine)
 
+    async def secret(self, reference: str) -> str:
+        raise InvalidInput(f"a simulated machine has no secrets: {reference} cannot be resolved")
+
 
 class MemoryNotices:
     def __init__(self, machine: SimulatedMachine) -> None:
@@ -445,3 +462,7 @@ class MemoryNotices:
     async def wait(self) -> str:
         await self._machine.notice.wait()
         return "the machine was told that it will be taken back"
+
+    async def wait_for_advice(self) -> str:
+        await self._machine.advice.wait()
+        return "the machine was told that it may be taken back"

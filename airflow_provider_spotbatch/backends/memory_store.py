@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_spotbatch.backends.store import PAGE, Store, StoredObject
@@ -55,6 +57,9 @@ class MemoryStore(Store):
         await self._request("write", name)
         self._put(name, data)
         await self._answer("write", name)
+
+    async def upload(self, name: str, path: Path) -> None:
+        await self.write(name, await asyncio.to_thread(path.read_bytes))
 
     async def read(self, name: str) -> bytes | None:
         await self._request("read", name)

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_spotbatch.job.errors import InvalidInput, StoreDenied, StoreUnavailable
@@ -50,11 +51,15 @@ DELETED_AT_ONCE = 1000
 
 PAGE = 1000
 
+UPLOAD_PART = 16 * 2**20
+UPLOAD_BYTES_PER_SECOND = 2**20
+"""What a link from the Airflow side carries at least: an upload of a file has so much more time."""
+
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One entry of a listing. ``tag`` changes whenever the object is rewritten; ``modified`` is the
-    store's own time, seconds since the epoch."""
+    """One entry of a listing. ``tag`` changes with the object's bytes (on S3 with nothing else: it is their
+    checksum); ``modified`` is the store's own time, seconds since the epoch."""
 
     name: str
     size: int
@@ -97,6 +102,19 @@ class Store:
             "write",
             name,
             lambda: obstore.put_async(self.inner, name, data, use_multipart=False),
+        )
+
+    async def upload(self, name: str, path: Path) -> None:
+        """Write or rewrite an object with the content of a file, in parts if it is large."""
+        import obstore
+
+        size = await asyncio.to_thread(os.path.getsize, path)
+        seconds = self._seconds + size / UPLOAD_BYTES_PER_SECOND
+        await self._ask(
+            "write",
+            name,
+            lambda: obstore.put_async(self.inner, name, path, chunk_size=UPLOAD_PART, max_concurrency=4),
+            seconds=seconds,
         )
 
     async def read(self, name: str) -> bytes | None:
@@ -194,7 +212,13 @@ class Store:
         return True
 
     async def _ask(
-        self, verb: str, name: str, request: Callable[[], Awaitable[T]], *, attempts: int = ATTEMPTS
+        self,
+        verb: str,
+        name: str,
+        request: Callable[[], Awaitable[T]],
+        *,
+        attempts: int = ATTEMPTS,
+        seconds: float | None = None,
     ) -> T:
         from obstore.exceptions import AlreadyExistsError, BaseError
 
@@ -205,7 +229,7 @@ class Store:
             )
         for attempt in range(1, attempts + 1):
             try:
-                return await asyncio.wait_for(request(), self._seconds)
+                return await asyncio.wait_for(request(), seconds or self._seconds)
             except (FileNotFoundError, AlreadyExistsError):
                 raise
             except (BaseError, OSError, asyncio.TimeoutError) as error:

@@ -24,6 +24,9 @@ COMMANDS = (
     "sweep",
     "check",
     "clean",
+    "estimate",
+    "setup",
+    "grant",
 )
 """Modules of this package, in the order in which the help shows them."""
 

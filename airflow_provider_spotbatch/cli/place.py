@@ -7,9 +7,10 @@ import asyncio
 import logging
 import os
 import stat
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,12 +87,13 @@ def read_connection(conn_id: str) -> Settings:
 
 @contextmanager
 def _as_airflows_command_line() -> Iterator[None]:
-    """May ask Airflow's database, and hears nothing of what Airflow says to its own developers."""
+    """May ask Airflow's database, and hears nothing of what Airflow says to its own developers. What Airflow
+    logs goes to standard error: programs read standard output, which loggers made here would take."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     before = os.environ.get(_CONTEXT)
     os.environ[_CONTEXT] = "server"
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
             yield
     finally:

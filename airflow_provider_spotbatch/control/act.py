@@ -7,6 +7,7 @@ gone through: either way the rest of the plan is void and the next look tells wh
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -148,9 +149,10 @@ class Actor:
         if not await self.site.store.create(self.run.launch_result(record.number), outcome.to_bytes()):
             raise Void
         self.metrics.launched(outcome)
-        for refusal in outcome.refusals:
-            told = f"launch {record.number} was refused ({refusal.kind}): {refusal.message} {refusal.remedy}"
-            self.say(told.rstrip())
+        told = Counter(f"({each.kind}): {each.message} {each.remedy}".rstrip() for each in outcome.refusals)
+        for refusal, times in told.items():
+            how_often = f" ({times} times)" if times > 1 else ""
+            self.say(f"launch {record.number} was refused {refusal}{how_often}")
 
     async def _ask_fleet(self, record: LaunchRecord) -> LaunchOutcome:
         try:

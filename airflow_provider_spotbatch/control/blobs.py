@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.job.keys import blob
@@ -30,13 +31,15 @@ async def store_blobs(store: Store, blobs: Mapping[str, bytes], now: float) -> N
     waiting = list(blobs.items())
     while waiting:
         some, waiting = waiting[:BLOBS_AT_ONCE], waiting[BLOBS_AT_ONCE:]
-        await asyncio.gather(*(_store_blob(store, blob(sha256), data, now) for sha256, data in some))
+        writes = {sha256: partial(store.write, blob(sha256), data) for sha256, data in some}
+        await asyncio.gather(*(keep_blob(store, sha256, now, write) for sha256, write in writes.items()))
 
 
-async def _store_blob(store: Store, name: str, data: bytes, now: float) -> None:
-    found = await store.find(name)
+async def keep_blob(store: Store, sha256: str, now: float, write: Callable[[], Awaitable[None]]) -> None:
+    """Have one blob in the store, not older than a day; ``write`` writes it."""
+    found = await store.find(blob(sha256))
     if found is None or now - found.modified > FRESH_SECONDS:
-        await store.write(name, data)
+        await write()
 
 
 async def missing_blobs(store: Store, blobs: Iterable[str]) -> list[str]:

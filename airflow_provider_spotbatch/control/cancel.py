@@ -12,7 +12,13 @@ from airflow_provider_spotbatch.control.closing import is_closed
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
 from airflow_provider_spotbatch.control.find_run import numbered_folders
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
-from airflow_provider_spotbatch.job.errors import Refusal, StoreUnavailable, Throttled
+from airflow_provider_spotbatch.job.errors import (
+    CloudUnavailable,
+    Refusal,
+    SpotBatchError,
+    StoreUnavailable,
+    Throttled,
+)
 from airflow_provider_spotbatch.job.keys import Generation, Run, job_prefix, launch_entry
 from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
 
@@ -123,8 +129,9 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
             elif await _all_answered(site, run) or site.clock() - began > PLAN_SECONDS:
                 empty_since = site.clock() if empty_since is None else empty_since
                 if site.clock() - empty_since >= fleet.visibility_bound:
+                    await _close(fleet, say)
                     return True
-        except (Throttled, StoreUnavailable):
+        except (Throttled, StoreUnavailable, CloudUnavailable):
             pass  # looked at again after the pause
         except Refusal as refusal:
             say(
@@ -134,6 +141,14 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
         if site.clock() - began > deadline:
             return False
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _close(fleet: Fleet, say: Say) -> None:
+    """What served to launch costs nothing: a sweep removes it where this fails."""
+    try:
+        await fleet.close()
+    except SpotBatchError as error:
+        say(f"what served to launch machines could not be removed: {error}")
 
 
 async def _all_answered(site: Site, run: Run) -> bool:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from airflow_provider_spotbatch.backends.base import Backend, Check
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.control.offers import in_words
 from airflow_provider_spotbatch.control.site import open_site
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError, StoreDenied, StoreUnavailable
 from airflow_provider_spotbatch.job.keys import probe
@@ -156,5 +157,5 @@ async def _check_offers(backend: Backend) -> Check:
     except SpotBatchError as refusal:
         return Check("machines", False, f"{item} does not fit: {refusal}")
     first = offers[0]
-    price = f", {first.usd_per_hour:g} USD an hour" if first.usd_per_hour else ""
-    return Check("machines", True, f"{item} runs on {first.name}{price}")
+    price = f", at most {first.usd_per_hour:g} USD an hour" if first.usd_per_hour else ""
+    return Check("machines", True, f"{item} runs on {in_words(first)}{price}")

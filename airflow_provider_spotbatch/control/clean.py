@@ -321,9 +321,11 @@ async def _unnamed_blobs(site: Site, keep: float, without: Iterable[str] = ()) -
 async def _named_by(store: Store, job: str) -> set[str]:
     named: set[str] = set()
     for folder in await store.list_folders(job_prefix(job)):
-        spec = await store.read(f"{folder}/spec.json")
-        if spec is not None:
-            named |= named_in(spec)
+        runs = await store.list_folders(f"{folder}/runs")
+        for name in (f"{folder}/spec.json", *(f"{run}/run.json" for run in runs)):
+            data = await store.read(name)
+            if data is not None:
+                named |= named_in(data)
     return named
 
 

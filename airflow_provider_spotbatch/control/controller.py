@@ -13,11 +13,12 @@ from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.control.act import Actor
 from airflow_provider_spotbatch.control.carry import carry_index
 from airflow_provider_spotbatch.control.decide import decide
+from airflow_provider_spotbatch.control.estimate import estimate, price_line
 from airflow_provider_spotbatch.control.history import tick_to_bytes
 from airflow_provider_spotbatch.control.metrics import SILENT, Metrics, RunMetrics, Tally
 from airflow_provider_spotbatch.control.narrate import Narrator
 from airflow_provider_spotbatch.control.observe import Observer
-from airflow_provider_spotbatch.control.plan import Plan
+from airflow_provider_spotbatch.control.plan import Launch, Plan
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
 from airflow_provider_spotbatch.control.snapshot import Snapshot
 from airflow_provider_spotbatch.control.threads import work_out
@@ -31,6 +32,9 @@ MEMORY_CLASSES = 8
 """Doublings of memory that are tried at most: 256 times what was asked for."""
 
 HISTORY_SECONDS = 60.0
+
+OFFERS_SECONDS = 3600.0
+"""How long offers are gone by: backends keep prices for an hour."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Controller:
         self._metrics: RunMetrics | None = None
         self._narrator = Narrator(say)
         self._history_at: float | None = None
+        self._offers_at = 0.0
 
     @property
     def observer(self) -> Observer:
@@ -114,6 +119,7 @@ class Controller:
             _tags(site, spec),
             Tally.of_progress(progress, carried, observer.spent_before),
         )
+        self._offers_at = site.clock()
         self._actor = Actor(site, run, fleet, observer, self._say, self._metrics)
         self._observer = observer
         return observer
@@ -137,6 +143,7 @@ class Controller:
 
     async def _turn(self, observer: Observer) -> Turn:
         assert self._actor is not None
+        await self._renew_offers(observer)
         seen = await observer.look()
         self.metrics.looked(seen, observer.ledger.causes)
         decided_at = self._site.clock()
@@ -144,6 +151,7 @@ class Controller:
         failures = list(observer.failures)
         observer.failures.clear()
         self._narrator.tell(seen, failures)
+        self._tell_price(seen, plan)
         carried_out = await self._actor.carry_out(plan, decided_at)
         await self._keep_history(seen, plan)
         if not carried_out:
@@ -151,6 +159,27 @@ class Controller:
         if plan.over:
             await self._actor.write_progress()  # whoever finishes counts on from there
         return Turn(plan.over, plan.pause, plan.stuck)
+
+    def _tell_price(self, seen: Snapshot, plan: Plan) -> None:
+        """Before the first launch: what the machines will cost."""
+        if seen.launches or not any(isinstance(action, Launch) for action in plan.actions):
+            return
+        left = None if seen.budget_usd is None else max(0.0, seen.budget_usd - seen.spent_usd)
+        line = price_line(estimate(seen), left)
+        if line:
+            self._say(line)
+
+    async def _renew_offers(self, observer: Observer) -> None:
+        """Prices move. Where new ones cannot be had, the last ones stand."""
+        if self._site.clock() - self._offers_at < OFFERS_SECONDS:
+            return
+        self._offers_at = self._site.clock()
+        try:
+            renewed = await offers_by_class(self._site, observer.record)
+        except SpotBatchError as error:
+            self._say(f"prices could not be renewed, the last ones stand: {error}")
+            return
+        observer.offers = {**observer.offers, **renewed}
 
     async def _keep_history(self, seen: Snapshot, plan: Plan) -> None:
         """One object per minute at most, so that an incident can be replayed."""

@@ -6,10 +6,17 @@ which they are carried out: what is durable first, what ends machines before wha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.control.offers import (
+    choose_machines,
+    in_words,
+    is_hopeless,
+    often_interrupted,
+    room_for,
+)
 from airflow_provider_spotbatch.control.plan import (
     Action,
     CloseChunk,
@@ -36,7 +43,12 @@ from airflow_provider_spotbatch.control.wording import some
 from airflow_provider_spotbatch.job.chunks import FRESH, RESEND, RETRY, Batch, Chunk, ranges_of
 from airflow_provider_spotbatch.job.keys import ChunkId
 from airflow_provider_spotbatch.job.launches import LaunchRecord
-from airflow_provider_spotbatch.job.policy import CHUNK_LOSSES, MAX_LOSSES
+from airflow_provider_spotbatch.job.policy import (
+    CHUNK_LOSSES,
+    MAX_LOSSES,
+    ON_DEMAND,
+    SPOT_THEN_ON_DEMAND,
+)
 
 PLAN_SECONDS = 60.0
 """A plan older than this is not acted on, so that a controller that woke late does no harm."""
@@ -114,7 +126,7 @@ def _why_stop(seen: Snapshot) -> Stop | None:
         return None
     for view in seen.launches:
         for refusal in view.outcome.refusals if view.outcome else ():
-            if refusal.fatal:
+            if is_hopeless(seen, view, refusal):
                 cure = f" {refusal.remedy}" if refusal.remedy else ""
                 return Stop("refused", f"{refusal.message}.{cure}", retryable=False)
     if (
@@ -148,7 +160,24 @@ def _why_stop(seen: Snapshot) -> Stop | None:
             f"with {some(counts.open, 'item')} to do",
             retryable=False,
         )
-    return _boot_failures(seen)
+    return _too_dear(seen) or _boot_failures(seen)
+
+
+def _too_dear(seen: Snapshot) -> Stop | None:
+    """Where nothing is at work and what waits cannot be had within the hourly limit."""
+    limit = seen.max_usd_per_hour
+    if limit is None or any(not machine.ended for machine in seen.machines):
+        return None
+    wanted = [number for number, offers in seen.offers.items() if offers and _wanted_slots(seen, number) > 0]
+    prices = [min(offer.usd_per_hour for offer in seen.offers[number]) for number in wanted]
+    if not prices or min(prices) <= limit:
+        return None
+    return Stop(
+        "limit",
+        f"the cheapest machine may cost ${min(prices):.4g} an hour, more than the connection's "
+        f"max_usd_per_hour ({limit:g}) allows: raise it, or ask for less in item_resources",
+        retryable=False,
+    )
 
 
 def _refusal_text(seen: Snapshot) -> str:
@@ -314,7 +343,7 @@ def _make_room(seen: Snapshot) -> Iterator[Action]:
         if missing <= 0 or not offers:
             continue
         room = min(missing, seen.concurrency - counted_slots(seen))
-        missing -= sum(_split_over_machines(seen, room, memory_class))
+        missing -= max(0, min(room, room_for(seen, memory_class)))
         while missing > 0 and spare:
             machine = spare.pop()
             missing -= machine.slots
@@ -353,26 +382,21 @@ def counted_slots(seen: Snapshot, memory_class: int | None = None) -> int:
 def _launch(seen: Snapshot) -> Iterator[Launch]:
     if seen.closed or any(_awaited(seen, view) for view in seen.launches):
         return  # one launch at a time: the next needs the answer of the last
-    if not _backoff_over(seen):
-        return
-    number = seen.next_launch
     free = seen.concurrency - counted_slots(seen)
     for memory_class in sorted(seen.offers):
         missing = min(_wanted_slots(seen, memory_class) - counted_slots(seen, memory_class), free)
-        offers = seen.offers[memory_class]
-        if missing <= 0 or not offers:
+        chosen = choose_machines(seen, memory_class, missing) if missing > 0 else None
+        if chosen is None:
             continue
-        slots = _split_over_machines(seen, missing, memory_class)
-        if not slots:
-            continue
+        offer, slots = chosen
         record = LaunchRecord(
-            number=number,
+            number=seen.next_launch,
             memory_class=memory_class,
             slots=slots,
-            token=f"{seen.run}-{number}",
-            purchase=seen.policy.purchase,
-            request={**(offers[0].request or {}), "usd_per_hour": offers[0].usd_per_hour},
-            reason=_launch_reason(seen, memory_class, slots),
+            token=f"{seen.run}-{seen.next_launch}",
+            purchase=offer.purchase,
+            request={**(offer.request or {}), "usd_per_hour": offer.usd_per_hour, "offer": offer.name},
+            reason=_launch_reason(seen, memory_class, offer, slots),
         )
         yield Launch(record, record.reason)
         return  # the others in the next tick: a record's name depends on the one before
@@ -395,47 +419,16 @@ def _unheld(seen: Snapshot, memory_class: int) -> int:
     )
 
 
-def _split_over_machines(seen: Snapshot, missing: int, memory_class: int) -> tuple[int, ...]:
-    """Slots of each machine to ask for: within the offer, the instance limit and the hourly limit."""
-    offer = seen.offers[memory_class][0]
-    alive = [machine for machine in seen.machines if not machine.ended]
-    most = offer.most - sum(1 for machine in alive if machine.memory_class == memory_class)
-    if seen.max_instances is not None:
-        most = min(most, seen.max_instances - len(alive))
-    if seen.max_usd_per_hour is not None and offer.usd_per_hour > 0:
-        burn = sum(machine.usd_per_hour for machine in alive)
-        most = min(most, math.floor((seen.max_usd_per_hour - burn) / offer.usd_per_hour))
-    slots: list[int] = []
-    while missing > 0 and len(slots) < most:
-        slots.append(min(offer.slots, missing))
-        missing -= slots[-1]
-    return tuple(slots)
-
-
-def _launch_reason(seen: Snapshot, memory_class: int, slots: tuple[int, ...]) -> str:
+def _launch_reason(seen: Snapshot, memory_class: int, offer: Offer, slots: tuple[int, ...]) -> str:
     ended = sum(1 for machine in seen.machines if machine.ended)
     why = f"{some(seen.counts.open, 'item')} to do"
     if ended:
         why += f", {some(ended, 'machine')} ended"
+    if offer.purchase == ON_DEMAND and seen.policy.purchase == SPOT_THEN_ON_DEMAND:
+        why += ", spot machines were " + ("interrupted too often" if often_interrupted(seen) else "refused")
     more = f" with {2**memory_class} × the memory" if memory_class else ""
-    name = seen.offers[memory_class][0].name
-    machines = f"{len(slots)} machines of type {name}" if len(slots) > 1 else f"a machine of type {name}"
-    return f"starting {machines} with {some(sum(slots), 'slot')} in all{more}: {why}"
-
-
-def _backoff_over(seen: Snapshot) -> bool:
-    """After refusals the next launch waits: 5 s, doubled each time up to 5 min, with jitter."""
-    refused = 0
-    last: LaunchView | None = None
-    for view in sorted(seen.launches, key=lambda view: view.record.number, reverse=True):
-        if view.outcome is None or view.outcome.instances or not view.outcome.refusals:
-            break
-        last = last or view
-        refused += 1
-    if last is None:
-        return True
-    wait = min(300.0, 5.0 * 2.0 ** (refused - 1)) * (0.5 + seen.jitter)
-    return last.answer_age >= wait
+    machines = f"{len(slots)} machines" if len(slots) > 1 else "a machine"
+    return f"starting {machines} with {some(sum(slots), 'slot')} in all{more} ({in_words(offer)}): {why}"
 
 
 # --- sending ------------------------------------------------------------------------------------
@@ -595,18 +588,14 @@ def _tell_of_burn(seen: Snapshot, launches: list[Launch]) -> Iterator[Action]:
     controller may be gone before its next look."""
     if seen.budget_usd is None or not launches:
         return
-    more = sum(len(launch.record.slots) * _price(launch.record) for launch in launches)
+    more = sum(len(launch.record.slots) * launch.record.usd_per_hour for launch in launches)
     yield WriteControl(_report_every(seen), _spend_for(seen, more), False, "control.json before a launch")
-
-
-def _price(record: LaunchRecord) -> float:
-    return float(record.request.get("usd_per_hour", 0.0))
 
 
 def _spend_for(seen: Snapshot, more_usd_per_hour: float) -> float | None:
     """Seconds until the budget is gone at the present burn and what comes on top; None: no limit."""
     unseen = sum(
-        len(view.record.slots) * _price(view.record) for view in seen.launches if _awaited(seen, view)
+        len(view.record.slots) * view.record.usd_per_hour for view in seen.launches if _awaited(seen, view)
     )
     seen_now = sum(machine.usd_per_hour for machine in seen.machines if not machine.ended)
     burn = (seen_now + unseen + more_usd_per_hour) / 3600

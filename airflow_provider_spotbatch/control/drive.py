@@ -7,7 +7,12 @@ import random
 from collections.abc import Awaitable, Callable
 
 from airflow_provider_spotbatch.control.controller import Controller
-from airflow_provider_spotbatch.job.errors import Refusal, SpotBatchError, StoreUnavailable
+from airflow_provider_spotbatch.job.errors import (
+    CloudUnavailable,
+    Refusal,
+    SpotBatchError,
+    StoreUnavailable,
+)
 
 FAILED_TICKS = 12
 """Ticks that may fail in a row: with the pauses below, a store that is down for about 8 minutes."""
@@ -19,7 +24,7 @@ def may_pass(error: Exception) -> bool:
     """Whether looking again later can cure an error: a store or cloud that is away comes back."""
     if isinstance(error, Refusal):
         return not error.fatal
-    return isinstance(error, StoreUnavailable) or not isinstance(error, SpotBatchError)
+    return isinstance(error, (StoreUnavailable, CloudUnavailable)) or not isinstance(error, SpotBatchError)
 
 
 async def drive(

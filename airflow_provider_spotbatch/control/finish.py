@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from airflow_provider_spotbatch.control.accounting import spending_line, spending_of
 from airflow_provider_spotbatch.control.advice import use_of
 from airflow_provider_spotbatch.control.cancel import allows_retry, close_launches, end_machines
 from airflow_provider_spotbatch.control.controller import Controller
@@ -56,6 +57,8 @@ async def finish(site: Site, run: Run, say: Callable[[str], None], metrics: Metr
         await site.backend.queue(run, memory_class).delete()
     if outcome.state != CANCELLED:
         await _tell_use(observer, say)
+    if outcome.cost_usd is not None:
+        say(spending_line(outcome.cost_usd, outcome.ok, outcome.spending))
     # Last, since whoever finds an outcome has nothing left to do.
     if not await site.store.create(run.outcome, outcome.to_bytes(signer)):
         stored = await site.store.read(run.outcome)
@@ -120,6 +123,7 @@ def _outcome(observer: Observer, seen: Snapshot) -> Outcome:
         started=observer.record.created,
         ended=observer.site.wall_clock(),
         cost_usd=observer.spent_usd or None,
+        spending=spending_of(observer.machine_times()) if observer.spent_usd else None,
     )
 
 

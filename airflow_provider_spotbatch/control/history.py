@@ -90,7 +90,7 @@ def _decode(body: dict[str, Any]) -> Snapshot:
             ),
             "launches": tuple(_decode_launch(view) for view in body["launches"]),
             "offers": {
-                int(number): tuple(Offer(**offer) for offer in offers)
+                int(number): tuple(Offer(**offer | {"types": tuple(offer["types"])}) for offer in offers)
                 for number, offers in body["offers"].items()
             },
             "stop": None if body["stop"] is None else Stop(**body["stop"]),

@@ -15,6 +15,7 @@ from itertools import takewhile
 
 from airflow_provider_spotbatch.backends.base import Fleet, Offer
 from airflow_provider_spotbatch.backends.store import StoredObject
+from airflow_provider_spotbatch.control.accounting import MachineTime
 from airflow_provider_spotbatch.control.heads import fetch_head, read_failure
 from airflow_provider_spotbatch.control.ledger import Ledger
 from airflow_provider_spotbatch.control.site import Site
@@ -393,7 +394,7 @@ class Observer:
             due=due,
             loss_recorded=name in self._losses,
             boot_log=report.boot_log if report else "",
-            usd_per_hour=known.usd_per_hour,
+            usd_per_hour=(asked[0] if asked else known).usd_per_hour,
         )
 
     def _reckon(self, machines: tuple[Machine, ...], now: float) -> None:
@@ -409,6 +410,29 @@ class Observer:
             self._spent[machine.id] = max(watched, so_far)
         if self._untold is None:
             self._untold = max(0.0, self.spent_told - self.spent_usd)
+
+    def machine_times(self) -> list[MachineTime]:
+        """What each machine of the run cost so far, and how it spent that time."""
+        asked = (instance for outcome, _ in self._answers.values() for instance in outcome.instances)
+        known = {**self._described, **{instance.id: instance for instance in asked}}
+        return [self._machine_time(known[name], usd) for name, usd in self._spent.items() if name in known]
+
+    def _machine_time(self, machine: Instance, usd: float) -> MachineTime:
+        reported = self._reports.get(machine.id)
+        launched = self._launch_seen.get(machine.launch)
+        if reported is None or reported.report is None or launched is None:
+            return MachineTime(machine.slots, usd, machine.usd_per_hour, machine.on_demand_usd_per_hour)
+        report = reported.report
+        return MachineTime(
+            machine.slots,
+            usd,
+            machine.usd_per_hour,
+            machine.on_demand_usd_per_hour,
+            reported_seconds=max(0.0, reported.written - launched[1]),
+            up_seconds=report.up_seconds,
+            worked_seconds=report.worked_seconds,
+            broken_seconds=report.broken_seconds,
+        )
 
     def _seconds_on(self, machine: Machine, now: float) -> float:
         """From the launch to now, or to its agent's last report; 0 where it ended without any."""

@@ -87,9 +87,21 @@ async def boot_for(site: Site, run: Run, spec: Spec, record: RunRecord) -> Boot:
         run=run.number,
         key=site.generation_key(run.generation).hex(),
         memory_mb=record.policy.resources.memory_gb * 1024,
-        python=await local_interpreter(spec.environment, site.backend.root),
+        python="" if record.archives else await local_interpreter(spec.environment, site.backend.root),
         lifetime=max(60.0, left),
         idle_timeout=settings.idle_timeout,
         orphan_after=settings.orphan_after,
         lease=site.backend.lease,
+        archives=_archives(spec, record),
+        python_version=spec.environment.python,
+        setup=spec.environment.setup_blob,
     )
+
+
+def _archives(spec: Spec, record: RunRecord) -> dict[str, dict[str, str]]:
+    """What bare machines unpack: architecture → part → blob."""
+    packages = spec.environment.archives
+    return {
+        name: {**parts, **({"packages": packages[name]} if name in packages else {})}
+        for name, parts in record.archives.items()
+    }

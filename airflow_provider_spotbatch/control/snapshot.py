@@ -135,8 +135,8 @@ class Snapshot:
 
     ``fresh``: ranges of items never sent, as far ahead as one tick may need;
     ``due``: retries whose time has come, by memory class and attempt; ``next_due``: seconds to the next;
-    ``fleet_seen``: whether describe was answered in this look;
-    ``offers``: the machines to be had, by memory class; ``jitter``: a random number in [0, 1);
+    ``fleet_seen``: whether describe was answered in this look; ``launches``: in the order of their numbers;
+    ``offers``: the machines to be had, by memory class, best first; ``jitter``: a random number in [0, 1);
     ``quiet``: seconds in which nothing of this changed but ages and what machines cost;
     ``only_error``: the one error type of all outcomes so far, None if they differ or one succeeded;
     ``spent_usd`` over all runs of the generation; ``item_bytes``: mean stored size of an input.

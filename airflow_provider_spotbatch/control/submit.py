@@ -11,11 +11,12 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.control.bare_machines import store_agent, store_packages
 from airflow_provider_spotbatch.control.blobs import missing_blobs, store_blobs
 from airflow_provider_spotbatch.control.cancel import cancel
 from airflow_provider_spotbatch.control.closing import is_closed, last_generation
@@ -112,11 +113,12 @@ async def submit(site: Site, request: JobRequest, say: Say, metrics: Metrics = S
             await _drop_items(site.store, generation, table)
             return reused
     await store_blobs(site.store, packed.blobs, site.wall_clock())
+    environment = await store_packages(site, packed, request.policy.resources, say)
     spec = Spec(
         generation=generation,
         work=packed.work,
         items=table,
-        environment=packed.environment,
+        environment=environment,
         fingerprint=fingerprint,
         key_id=key_id(site.settings.key),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -128,7 +130,7 @@ async def submit(site: Site, request: JobRequest, say: Say, metrics: Metrics = S
         )
     # Again, now that they are named: a clean may have removed one while it was written again.
     await store_blobs(site.store, packed.blobs, site.wall_clock())
-    run = await _begin_run(site, Run(generation, 1), request, table.count, previous=None)
+    run = await _begin_run(site, Run(generation, 1), spec, request, say, previous=None)
     say(f"job {request.job}, generation {generation.number}: {table.count:,} items")
     return Submitted(run=run)
 
@@ -194,7 +196,7 @@ async def _resume(
         say(f"generation {earlier.generation.number} has lost code from the store: it is not resumed")
         return None
     run = Run(earlier.generation, earlier.number + 1)
-    run = await _begin_run(site, run, request, spec.items.count, previous=earlier.number or None)
+    run = await _begin_run(site, run, spec, request, say, previous=earlier.number or None)
     done = outcome.ok if outcome else 0
     say(
         f"resuming job {request.job} as run {run.number}: "
@@ -217,11 +219,16 @@ async def _end_runs(site: Site, last: Run, say: Say, metrics: Metrics) -> None:
         await finish(site, run, say, metrics)
 
 
-async def _begin_run(site: Site, run: Run, request: JobRequest, items: int, *, previous: int | None) -> Run:
+async def _begin_run(
+    site: Site, run: Run, spec: Spec, request: JobRequest, say: Say, *, previous: int | None
+) -> Run:
     # Rewritten by each run: a listing of the catalogue tells which jobs were begun last.
     await site.store.write(catalogue(request.dag_id, request.job), json.dumps(request.identity).encode())
     policy = request.policy
-    concurrency = policy.concurrency or site.backend.default_concurrency(policy.resources, items)
+    archives = await store_agent(site, spec.environment, policy.resources, say)
+    if archives:
+        policy = replace(policy, resources=replace(policy.resources, architectures=tuple(archives)))
+    concurrency = policy.concurrency or site.backend.default_concurrency(policy.resources, spec.items.count)
     record = RunRecord(
         run=run.number,
         policy=policy,
@@ -230,6 +237,7 @@ async def _begin_run(site: Site, run: Run, request: JobRequest, items: int, *, p
         dag_run_started=request.dag_run_started,
         previous=previous,
         created=site.wall_clock(),
+        archives=archives,
     )
     if not await site.store.create(run.run, record.to_bytes(site.signer(run.generation))):
         if await is_closed(site.store, run):

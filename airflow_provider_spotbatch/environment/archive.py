@@ -79,6 +79,24 @@ def zipped(files: dict[str, str]) -> bytes:
     return target.getvalue()
 
 
+def _imported(path: str) -> set[str]:
+    """Top-level modules that a source file imports anywhere in it."""
+    if not path.endswith(".py"):
+        return set()
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (SyntaxError, ValueError):
+        return set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
 def _files_of_top_level(top: str) -> Iterator[tuple[str, str]]:
     spec = find_spec(top)
     if spec is None:
@@ -99,21 +117,3 @@ def _files_below(folder: str, name: str) -> Iterator[tuple[str, str]]:
             if not file.endswith(_SKIPPED_ENDINGS) and not file.startswith("."):
                 inner = os.path.normpath(os.path.join(name, place, file))
                 yield inner.replace(os.sep, "/"), os.path.join(path, file)
-
-
-def _imported(path: str) -> set[str]:
-    """Top-level modules that a source file imports anywhere in it."""
-    if not path.endswith(".py"):
-        return set()
-    try:
-        with open(path, "rb") as file:
-            tree = ast.parse(file.read())
-    except (SyntaxError, ValueError):
-        return set()
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
-    return names

@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from airflow_provider_spotbatch.environment.archive import added_files, shipped_files, zipped
+from airflow_provider_spotbatch.environment.archive import (
+    added_files,
+    shipped_files,
+    zipped,
+)
 from airflow_provider_spotbatch.environment.dotted import check_dotted
 from airflow_provider_spotbatch.environment.environment import Environment
 from airflow_provider_spotbatch.environment.fingerprint import Digester, Unstable
@@ -32,6 +36,7 @@ from airflow_provider_spotbatch.environment.modules import (
 )
 from airflow_provider_spotbatch.environment.packages import CURRENT_PYTHON
 from airflow_provider_spotbatch.environment.pickling import Seen, by_value_pickler, undecorated
+from airflow_provider_spotbatch.environment.reached import reached_modules
 from airflow_provider_spotbatch.environment.requirements import requirement_lines
 from airflow_provider_spotbatch.environment.unpicklable import explain
 from airflow_provider_spotbatch.job import codec
@@ -46,7 +51,8 @@ class Packed:
     """All that must be stored for the work. ``blobs``: sha256 → bytes.
 
     ``fingerprint``: of work, shared arguments and environment, but not of the items; None where
-    something in ``unstable`` has none. ``notes``: lines for the task's log.
+    something in ``unstable`` has none. ``notes``: lines for the task's log. ``installed``: the full
+    names of modules of installed distributions that the work imports; some may be names in a module.
     """
 
     work: Work
@@ -55,6 +61,7 @@ class Packed:
     fingerprint: str | None
     unstable: tuple[str, ...]
     notes: tuple[str, ...]
+    installed: tuple[str, ...] = ()
 
 
 class Packing:
@@ -145,6 +152,7 @@ class Packing:
             fingerprint=self._fingerprint(environment),
             unstable=tuple(self._unstable),
             notes=tuple(self._notes),
+            installed=tuple(sorted(self._installed_modules())),
         )
 
     @property
@@ -316,6 +324,11 @@ class Packing:
             packages=self._packages,
             setup=self._given.setup,
         )
+
+    def _installed_modules(self) -> set[str]:
+        """Those that travelling code imports, and the source beside it in turn."""
+        reached = reached_modules(self._modules, self._seen.modules)
+        return {name for name in reached if self._modules.kind(name) == INSTALLED}
 
     def _installed(self) -> list[str]:
         """Top-level installed modules that the work needs: another version is another work."""

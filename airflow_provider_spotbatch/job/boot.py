@@ -24,6 +24,10 @@ class Boot:
     ``memory_mb``: limit of one item. All times in seconds: ``lifetime`` ends the machine whatever
     else happens; ``idle_timeout`` ends it when its queue stays empty; ``orphan_after`` when no
     controller was seen; ``grace`` is what an interruption notice leaves; ``lease`` is the queue's.
+
+    For machines that come with nothing of ours: ``archives``, architecture → part (of ``agent``,
+    ``packages``, ``interpreter``) → blob that the machine unpacks; ``python_version``, the minor version
+    that agent and workers run; ``setup``, blob of the script that root runs first.
     """
 
     backend: str
@@ -46,6 +50,9 @@ class Boot:
     lease: float = 30.0
     backend_options: dict[str, Any] = field(default_factory=dict)
     store_options: dict[str, Any] = field(default_factory=dict)
+    archives: dict[str, dict[str, str]] = field(default_factory=dict)
+    python_version: str = ""
+    setup: str = ""
 
     @property
     def of_generation(self) -> Generation:

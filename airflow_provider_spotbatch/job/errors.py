@@ -34,6 +34,10 @@ class StoreDenied(StoreUnavailable):
         self.remedy = remedy
 
 
+class CloudUnavailable(SpotBatchError):
+    """A cloud did not answer, or failed: what was asked of it may have been done or not."""
+
+
 class JobFailed(SpotBatchError):
     """The job ended without success; the message is what the user should read."""
 

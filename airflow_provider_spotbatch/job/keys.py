@@ -205,6 +205,10 @@ class Run:
         """Queue of one memory class; at most 80 characters, as SQS asks."""
         return f"{self.generation.job}-{self.generation.number}-{self.number}-m{memory_class}"
 
+    def queue_deleted(self, memory_class: int) -> str:
+        """Says for good that the queue was deleted, where a cloud forgets that."""
+        return self._own(f"queues/m{memory_class}.deleted")
+
     @property
     def tag(self) -> str:
         """What marks this run's machines in a cloud."""
@@ -275,3 +279,8 @@ def probe(name: str) -> str:
 
 def blob(sha256: str) -> str:
     return f"{BLOBS}/{sha256}"
+
+
+def facts(name: str) -> str:
+    """What a cloud says of itself (machine types, prices), kept for all jobs for a while."""
+    return f"facts/{name}.json"

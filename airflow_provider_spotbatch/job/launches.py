@@ -23,9 +23,10 @@ TERMINATED = "terminated"
 class LaunchRecord:
     """The intent to start machines, written before the call. The unit of launch is this record.
 
-    ``slots``: one entry per machine asked for: the items it may run at once at most; ``token``: makes a
-    repeated call harmless; ``request``: what the backend's sizing chose (types, place, prices),
-    opaque to the control loop but for ``usd_per_hour``, the dearest machine it may give.
+    ``slots``: one entry per machine asked for, all the same: the items it may run at once at most;
+    ``token``: makes a repeated call harmless; ``request``: what the backend's sizing chose (types, place,
+    prices), opaque to the control loop but for what it adds itself: ``usd_per_hour``, the dearest machine
+    it may give, and ``offer``, the name of the offer it was made from.
     ``closed``: no launch at all, but the end of the log: nothing may be launched after it.
     """
 
@@ -37,6 +38,15 @@ class LaunchRecord:
     request: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     closed: bool = False
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of the dearest machine it may give."""
+        return float(self.request.get("usd_per_hour", 0.0))
+
+    @property
+    def offer(self) -> str:
+        return str(self.request.get("offer", ""))
 
     def to_bytes(self) -> bytes:
         return json.dumps({"format": FORMAT, **self.__dict__}, sort_keys=True).encode()
@@ -55,7 +65,8 @@ class Instance:
     """A machine as the fleet describes it now. ``launch``: the record it came from.
 
     ``interrupted``: the platform took it back (only meaningful once terminated).
-    ``usd_per_hour``: its price at launch.
+    ``usd_per_hour``: its price at launch; ``on_demand_usd_per_hour``: what it would have cost on demand, 0
+    where that is not known.
     """
 
     id: str
@@ -65,6 +76,7 @@ class Instance:
     usd_per_hour: float = 0.0
     interrupted: bool = False
     reason: str = ""
+    on_demand_usd_per_hour: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from airflow_provider_spotbatch.job.resources import Resources, positive
 
 ON_ITEM_ERROR = ("fail", "stop", "collect")
 REUSE = ("failed", "always", "never")
-PURCHASE = ("spot", "on-demand", "spot-then-on-demand")
+SPOT, ON_DEMAND, SPOT_THEN_ON_DEMAND = "spot", "on-demand", "spot-then-on-demand"
+PURCHASE = (SPOT, ON_DEMAND, SPOT_THEN_ON_DEMAND)
 
 MAX_LOSSES = 20
 """How often an item may be lost or interrupted before it is given up: it may be what kills machines."""
@@ -35,7 +36,7 @@ class Policy:
     max_failures: int | float | None = None
     early_stop: int | None = 20
     reuse: str = "failed"
-    purchase: str = "spot"
+    purchase: str = SPOT
     budget_usd: float | None = None
     max_runtime: float = 24 * 3600.0
     poll_interval: float = 15.0
@@ -61,6 +62,11 @@ class Policy:
         if isinstance(self.max_failures, float):
             return math.floor(self.max_failures * items)
         return self.max_failures
+
+    @property
+    def purchases(self) -> tuple[str, ...]:
+        """How machines may be bought, the preferred way first."""
+        return (SPOT, ON_DEMAND) if self.purchase == SPOT_THEN_ON_DEMAND else (self.purchase,)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

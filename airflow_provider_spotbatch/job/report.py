@@ -75,6 +75,10 @@ class Report:
     this agent has seen its queue empty with a slot free, else None; ``reason`` says why an agent
     drains or ended, ``interrupted`` that it was the platform's notice; ``use``: what its items used, as
     :class:`~airflow_provider_spotbatch.job.use.Use` stores it.
+
+    Where its time went, in seconds: ``up_seconds`` since it could take work; of its slots, summed,
+    ``worked_seconds`` with chunks that ran to their end, ``broken_seconds`` with chunks that were broken off
+    or are in hand.
     """
 
     instance: str
@@ -94,6 +98,9 @@ class Report:
     items_failed: int = 0
     item_seconds: float = 0.0
     boot_log: str = ""
+    up_seconds: float = 0.0
+    worked_seconds: float = 0.0
+    broken_seconds: float = 0.0
     use: dict[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_spotbatch.job.errors import FormatMismatch
@@ -20,6 +20,8 @@ class RunRecord:
     came back from a new one; ``created``: seconds since the epoch by the Airflow side's clock.
     ``closed``: no run, but the end of all: its generation is being removed, or was. It is written under
     the next run's name, so that none can begin any more.
+    ``archives``: architecture → part (``agent``, ``interpreter``) → blob, where machines come with nothing
+    of ours.
     """
 
     run: int
@@ -30,11 +32,13 @@ class RunRecord:
     previous: int | None = None
     created: float = 0.0
     closed: bool = False
+    archives: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def to_bytes(self, signer: Signer) -> bytes:
         body: dict[str, Any] = {"format": FORMAT, **self.__dict__, "policy": self.policy.to_json()}
-        if not self.closed:  # as it was written before there were closed ones: agents of then read it
-            del body["closed"]
+        for later in ("closed", "archives"):  # where unset as it was written before: agents of then read it
+            if not body[later]:
+                del body[later]
         return signer.sign_json("run", f"run/{self.run}", body)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,8 +49,9 @@ class WorkerEnvironment:
 
     ``code``: blobs, each a zip of modules to put on the import path; ``files``: name in the item's
     working folder → blob; ``env``: environment variables, stored in clear; ``secrets``: variable →
-    reference that the machine resolves; ``packages``: requirement lines, resolved into ``archive``
-    (a blob) where the backend needs one; ``setup``: a script run once per machine.
+    reference that the machine resolves; ``packages``: requirement lines; ``archives``:
+    architecture → blob of what they were resolved to, where machines come with nothing of ours;
+    ``setup``: a script run once per machine.
     """
 
     python: str
@@ -58,8 +60,13 @@ class WorkerEnvironment:
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
-    archive: str | None = None
     setup: str | None = None
+    archives: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def setup_blob(self) -> str:
+        """The blob that holds the setup script where a machine reads it from the store; "" without one."""
+        return "" if self.setup is None else hashlib.sha256(self.setup.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -70,6 +77,7 @@ class WorkerEnvironment:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> WorkerEnvironment:
+        stored = {name: value for name, value in stored.items() if name != "archive"}  # never set, of 0.1
         return cls(
             **{
                 **stored,
@@ -99,8 +107,9 @@ class Spec:
     def blobs(self) -> set[str]:
         """The sha256 of every blob that a worker needs."""
         environment = self.environment
-        archive = {environment.archive} if environment.archive else set()
-        return {self.work.blob, *environment.code, *environment.files.values(), *archive}
+        setup = {environment.setup_blob} if environment.setup_blob else set()
+        named = (*environment.code, *environment.files.values(), *environment.archives.values())
+        return {self.work.blob, *named, *setup}
 
     def to_bytes(self, signer: Signer) -> bytes:
         body = {

@@ -13,14 +13,20 @@ from airflow_provider_spotbatch.backends.local import LocalBackend
 from airflow_provider_spotbatch.backends.memory import MemoryBackend, MemoryCloud, SimulatedMachine
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.boot import Boot
+from tests.conformance.aws import aws_place
 from tests.conformance.place import Place, missing
 
-BACKENDS = ("memory", "local")
+BACKENDS = ("memory", "local", "aws")
 
 
 @pytest.fixture(params=BACKENDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    yield from {"memory": _memory, "local": _local}[request.param](tmp_path)
+    if request.param == "aws":
+        yield aws_place(
+            request.getfixturevalue("moto"), request.getfixturevalue("monkeypatch"), tmp_path.name
+        )
+    else:
+        yield from {"memory": _memory, "local": _local}[request.param](tmp_path)
 
 
 def _memory(tmp_path: Path) -> Iterator[Place]:
@@ -36,6 +42,7 @@ def _memory(tmp_path: Path) -> Iterator[Place]:
         idle_agents=lambda: setattr(cloud, "on_boot", idle),
         brief_agents=lambda: setattr(cloud, "on_boot", brief),
         interrupt=cloud.reclaim,
+        advise=cloud.advise,
     )
 
 
@@ -52,6 +59,7 @@ def _local(tmp_path: Path) -> Iterator[Place]:
         idle_agents=lambda: agents("import time; time.sleep(60)"),
         brief_agents=lambda: agents("pass"),
         interrupt=lambda instance: (tmp_path / "machines" / instance / "interrupt").touch(),
+        advise=lambda instance: (tmp_path / "machines" / instance / "leave").touch(),
     )
     yield place
     asyncio.run(_end(place))

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -20,18 +20,31 @@ PATIENCE = 20.0
 """Seconds that a test waits for what must come soon: only a broken backend needs them."""
 
 
+ONE_TOKEN = "one launch per token"
+LIVE_MACHINES = "machines that run"
+ONE_DELIVERY = "one delivery of each message"
+MANY_MESSAGES = "speed with many messages"
+"""What an emulator may lack: see :meth:`Place.needs`."""
+
+
 @dataclass
 class Place:
     """A backend, one run on it, and what only its own set-up can do.
 
     Agents that ``fleet`` starts do nothing until they are ended; those of ``brief_fleet`` end at
-    once. ``interrupt`` has the platform take a machine back.
+    once. ``interrupt`` has the platform take a machine back, ``advise`` advise to leave it.
+    ``request`` is what a launch record of the backend holds of its own. ``coarser`` names what an emulator
+    does more coarsely than the cloud it stands for, and how: tests that rest on it say so, and are skipped
+    there.
     """
 
     backend: Backend
     idle_agents: Callable[[], None]
     brief_agents: Callable[[], None]
     interrupt: Callable[[str], None]
+    advise: Callable[[str], None]
+    request: dict[str, Any] = field(default_factory=dict)
+    coarser: dict[str, str] = field(default_factory=dict)
 
     run = Run(Generation("conformance-0123456789abcdef", 1), 1)
 
@@ -60,14 +73,21 @@ class Place:
         self.brief_agents()
         return self.backend.fleet(self.run, self.boot)
 
+    def record(self, number: int = 1, machines: int = 2) -> LaunchRecord:
+        """A launch record of machines that hold three items each."""
+        return LaunchRecord(
+            number=number, slots=(3,) * machines, token=f"token-{number}", request=self.request
+        )
+
+    def needs(self, what: str) -> None:
+        """Skip the test where the emulator is too coarse for it."""
+        if what in self.coarser:
+            pytest.skip(f"needs {what}: {self.coarser[what]}")
+
     def queue(self, *, lease: float | None = None) -> Queue:
         if lease is not None:
             self.backend.lease = lease
         return self.backend.queue(self.run, 0)
-
-
-def record(number: int = 1, machines: int = 2, **rest: Any) -> LaunchRecord:
-    return LaunchRecord(number=number, slots=(3,) * machines, token=f"token-{number}", **rest)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_provider_spotbatch.job.keys import Generation, Run, run_of_queue
 from airflow_provider_spotbatch.job.launches import TERMINATED
-from tests.conformance.place import Place, record, until, until_state
+from tests.conformance.place import Place, until, until_state
 
 OTHER = Run(Generation("other-0123456789abcdef", 2), 3)
 
@@ -16,10 +16,10 @@ class TestMachinesOfAllRuns:
     def test_machines_are_listed_with_the_run_they_are_of(self, place: Place) -> None:
         async def main() -> None:
             assert await place.backend.machines() == []
-            [mine] = (await place.fleet.launch(record(machines=1))).instances
+            [mine] = (await place.fleet.launch(place.record(machines=1))).instances
             boot = replace(place.boot, job=OTHER.generation.job, generation=2, run=3)
             others = place.backend.fleet(OTHER, boot)
-            theirs = (await others.launch(record(machines=2))).instances
+            theirs = (await others.launch(place.record(machines=2))).instances
 
             async def all_listed() -> bool:
                 return len(await place.backend.machines()) == 3
@@ -35,7 +35,7 @@ class TestMachinesOfAllRuns:
 
     def test_a_machine_of_any_run_is_terminated(self, place: Place) -> None:
         async def main() -> None:
-            gone, kept = (await place.fleet.launch(record())).instances
+            gone, kept = (await place.fleet.launch(place.record())).instances
             await place.backend.terminate([gone.id, "never-was-1"])
             await until_state(place.fleet, gone.id, TERMINATED)
             on = {m.instance.id for m in await place.backend.machines() if m.instance.state != TERMINATED}
@@ -45,11 +45,11 @@ class TestMachinesOfAllRuns:
 
     def test_machines_that_ended_just_now_are_remembered(self, place: Place) -> None:
         async def main() -> None:
-            [machine] = (await place.fleet.launch(record(machines=1))).instances
+            [machine] = (await place.fleet.launch(place.record(machines=1))).instances
             await place.backend.terminate([machine.id])
             await until_state(place.fleet, machine.id, TERMINATED)
             assert await place.backend.forget_ended() == 0
-            again = await place.fleet.launch(record(machines=1))
+            again = await place.fleet.launch(place.record(machines=1))
             assert [m.id for m in again.instances] == [machine.id]
 
         asyncio.run(main())

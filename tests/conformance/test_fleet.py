@@ -7,13 +7,13 @@ import asyncio
 from airflow_provider_spotbatch.backends import open_machine
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import RUNNING, TERMINATED
-from tests.conformance.place import Place, described, record, until_state
+from tests.conformance.place import LIVE_MACHINES, ONE_TOKEN, Place, described, until_state
 
 
 class TestFleet:
     def test_a_launch_gives_the_machines_of_its_record(self, place: Place) -> None:
         async def main() -> None:
-            outcome = await place.fleet.launch(record(number=4, machines=3))
+            outcome = await place.fleet.launch(place.record(number=4, machines=3))
             assert outcome.refusals == ()
             assert len({machine.id for machine in outcome.instances}) == 3
             assert {(machine.launch, machine.slots) for machine in outcome.instances} == {(4, 3)}
@@ -25,7 +25,7 @@ class TestFleet:
 
     def test_names_of_machines_fit_everywhere(self, place: Place) -> None:
         async def main() -> None:
-            for machine in (await place.fleet.launch(record())).instances:
+            for machine in (await place.fleet.launch(place.record())).instances:
                 assert len(machine.id) <= 63
                 assert set(machine.id) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
@@ -33,16 +33,18 @@ class TestFleet:
 
     def test_a_repeated_launch_starts_no_others(self, place: Place) -> None:
         async def main() -> None:
-            first = await place.fleet.launch(record())
-            second = await place.fleet.launch(record())
+            first = await place.fleet.launch(place.record())
+            second = await place.fleet.launch(place.record())
             assert {m.id for m in first.instances} == {m.id for m in second.instances}
             assert len(await place.fleet.describe()) == 2
 
         asyncio.run(main())
 
     def test_launches_of_one_record_at_once_are_one_launch(self, place: Place) -> None:
+        place.needs(ONE_TOKEN)
+
         async def main() -> None:
-            outcomes = await asyncio.gather(*(place.fleet.launch(record()) for _ in range(4)))
+            outcomes = await asyncio.gather(*(place.fleet.launch(place.record()) for _ in range(4)))
             assert len({frozenset(m.id for m in outcome.instances) for outcome in outcomes}) == 1
             assert all(outcome.refusals == () for outcome in outcomes)
             assert len(await place.fleet.describe()) == 2
@@ -51,11 +53,11 @@ class TestFleet:
 
     def test_a_launch_repeated_after_the_end_starts_nothing(self, place: Place) -> None:
         async def main() -> None:
-            ids = [m.id for m in (await place.fleet.launch(record())).instances]
+            ids = [m.id for m in (await place.fleet.launch(place.record())).instances]
             await place.fleet.terminate(ids)
             for instance in ids:
                 await until_state(place.fleet, instance, TERMINATED)
-            again = await place.fleet.launch(record())
+            again = await place.fleet.launch(place.record())
             assert sorted(m.id for m in again.instances) == sorted(ids)
             assert {m.state for m in await place.fleet.describe()} == {TERMINATED}
 
@@ -63,8 +65,8 @@ class TestFleet:
 
     def test_another_record_is_another_launch(self, place: Place) -> None:
         async def main() -> None:
-            first = await place.fleet.launch(record(1))
-            second = await place.fleet.launch(record(2))
+            first = await place.fleet.launch(place.record(1))
+            second = await place.fleet.launch(place.record(2))
             assert not {m.id for m in first.instances} & {m.id for m in second.instances}
             assert len(await place.fleet.describe()) == 4
 
@@ -74,14 +76,14 @@ class TestFleet:
         async def main() -> None:
             later = place.backend.fleet(Run(place.run.generation, 11), place.boot)
             assert await later.describe() == []
-            await place.fleet.launch(record())
+            await place.fleet.launch(place.record())
             assert await later.describe() == []
 
         asyncio.run(main())
 
     def test_terminated_machines_are_seen_gone(self, place: Place) -> None:
         async def main() -> None:
-            gone, kept = (await place.fleet.launch(record())).instances
+            gone, kept = (await place.fleet.launch(place.record())).instances
             await place.fleet.terminate([gone.id])
             end = await until_state(place.fleet, gone.id, TERMINATED)
             assert not end.interrupted
@@ -93,7 +95,7 @@ class TestFleet:
         async def main() -> None:
             await place.fleet.terminate([])
             await place.fleet.terminate(["never-was-1"])
-            [machine] = (await place.fleet.launch(record(machines=1))).instances
+            [machine] = (await place.fleet.launch(place.record(machines=1))).instances
             for _ in range(3):
                 await place.fleet.terminate([machine.id, "never-was-1"])
             await until_state(place.fleet, machine.id, TERMINATED)
@@ -102,8 +104,10 @@ class TestFleet:
         asyncio.run(main())
 
     def test_a_machine_ends_with_its_agent(self, place: Place) -> None:
+        place.needs(LIVE_MACHINES)
+
         async def main() -> None:
-            [machine] = (await place.brief_fleet.launch(record(machines=1))).instances
+            [machine] = (await place.brief_fleet.launch(place.record(machines=1))).instances
             end = await until_state(place.brief_fleet, machine.id, TERMINATED)
             assert not end.interrupted
             assert end.reason == "the agent ended"
@@ -111,8 +115,10 @@ class TestFleet:
         asyncio.run(main())
 
     def test_a_notice_is_heard_and_the_machine_ends_as_interrupted(self, place: Place) -> None:
+        place.needs(LIVE_MACHINES)
+
         async def main() -> None:
-            [launched] = (await place.fleet.launch(record(machines=1))).instances
+            [launched] = (await place.fleet.launch(place.record(machines=1))).instances
             await until_state(place.fleet, launched.id, RUNNING)
             machine = open_machine(place.boot.for_machine(launched.id, 1, 3, 0, ""))
             hearing = asyncio.ensure_future(machine.notices().wait())
@@ -123,9 +129,35 @@ class TestFleet:
 
         asyncio.run(main())
 
+    def test_advice_to_leave_is_heard_and_is_no_notice(self, place: Place) -> None:
+        place.needs(LIVE_MACHINES)
+
+        async def main() -> None:
+            [launched] = (await place.fleet.launch(place.record(machines=1))).instances
+            await until_state(place.fleet, launched.id, RUNNING)
+            notices = open_machine(place.boot.for_machine(launched.id, 1, 3, 0, "")).notices()
+            hearing = asyncio.ensure_future(notices.wait())
+            place.advise(launched.id)
+            assert await asyncio.wait_for(notices.wait_for_advice(), 10)
+            assert not hearing.done()
+            hearing.cancel()
+            assert (await described(place.fleet, launched.id)).state == RUNNING
+
+        asyncio.run(main())
+
+    def test_a_closed_fleet_keeps_its_machines(self, place: Place) -> None:
+        async def main() -> None:
+            await place.fleet.close()
+            [machine] = (await place.fleet.launch(place.record(machines=1))).instances
+            await place.fleet.close()
+            await place.fleet.close()
+            assert (await described(place.fleet, machine.id)).state != TERMINATED
+
+        asyncio.run(main())
+
     def test_an_empty_record_launches_nothing(self, place: Place) -> None:
         async def main() -> None:
-            outcome = await place.fleet.launch(record(machines=0))
+            outcome = await place.fleet.launch(place.record(machines=0))
             assert (outcome.instances, outcome.refusals) == ((), ())
             assert await place.fleet.describe() == []
 

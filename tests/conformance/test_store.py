@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
-from airflow_provider_spotbatch.backends.store import Store, open_store
+from airflow_provider_spotbatch.backends.store import Store
 from tests.conformance.place import Place
 
 
 def opened(place: Place) -> Store:
-    return open_store(place.backend.store_uri, place.backend.store_options)
+    return place.backend.open_store()
 
 
 class TestStore:
@@ -20,6 +21,17 @@ class TestStore:
             assert await opened(place).read("jobs/a/b") == bytes(range(256))
             await opened(place).write("jobs/a/b", b"")
             assert await opened(place).read("jobs/a/b") == b""
+
+        asyncio.run(main())
+
+    def test_a_file_is_uploaded_and_replaces_what_was_there(self, place: Place, tmp_path: Path) -> None:
+        data = bytes(range(256)) * 2**17  # 32 MB: more than one part
+
+        async def main() -> None:
+            (tmp_path / "large").write_bytes(data)
+            await opened(place).write("blobs/a", b"before")
+            await opened(place).upload("blobs/a", tmp_path / "large")
+            assert await opened(place).read("blobs/a") == data
 
         asyncio.run(main())
 
@@ -100,12 +112,12 @@ class TestStore:
 
         asyncio.run(main())
 
-    def test_a_rewrite_changes_the_tag(self, place: Place) -> None:
+    def test_a_rewrite_with_other_bytes_changes_the_tag(self, place: Place) -> None:
         async def main() -> None:
             store = opened(place)
             tags = set()
-            for _ in range(5):
-                await store.write("report", b"the same bytes")
+            for number in range(5):
+                await store.write("report", f"as long as the others: {number}".encode())
                 [entry] = await store.list_objects("")
                 tags.add(entry.tag)
             assert len(tags) == 5

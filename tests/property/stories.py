@@ -7,10 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.job.errors import NoCapacity, Refusal
 from airflow_provider_spotbatch.job.launches import LaunchRecord
-from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, SPOT_THEN_ON_DEMAND, Policy
 from tests.property.boundaries import AFTER, BEFORE, Befall, kill_at, stall_at
 from tests.property.scripted import FROZEN, GONE, NOTICE, Script
 from tests.property.simulation import Simulation
@@ -84,6 +85,18 @@ def befalls() -> st.SearchStrategy[Befall]:
 
 
 @st.composite
+def offers(draw: st.DrawFn) -> list[Offer]:
+    """Machines of one to three sizes, at any price, as spot and perhaps on demand too."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True))
+    ways = draw(st.sampled_from([(SPOT,), (SPOT, ON_DEMAND)]))
+    return [
+        Offer(f"{way}-{slots}", slots, usd_per_hour=draw(st.sampled_from([0.1, 0.3, 1.0])), purchase=way)
+        for way in ways
+        for slots in sizes
+    ]
+
+
+@st.composite
 def simulations(draw: st.DrawFn, **fixed: Any) -> Simulation:
     """A job with its script, on a cloud without faults yet: see ``cloud_faults``."""
     items = draw(st.integers(1, 12))
@@ -93,6 +106,7 @@ def simulations(draw: st.DrawFn, **fixed: Any) -> Simulation:
         early_stop=None,
         on_item_error=draw(st.sampled_from(["fail", "collect"])),
         poll_interval=draw(st.sampled_from([5.0, 15.0])),
+        purchase=draw(st.sampled_from([SPOT, SPOT_THEN_ON_DEMAND])),
     )
     return Simulation(
         items=items,
@@ -100,6 +114,7 @@ def simulations(draw: st.DrawFn, **fixed: Any) -> Simulation:
         policy=policy,
         script=draw(scripts(items)),
         slots=draw(st.integers(1, 3)),
+        offers=draw(st.none() | offers()),
         boot_seconds=draw(st.sampled_from([0.0, 5.0, 40.0])),
         end_seconds=draw(st.sampled_from([0.0, 15.0])),
         visibility_bound=draw(st.sampled_from([0.0, 30.0])),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.backends.memory_faults import Faults
+from airflow_provider_spotbatch.control.offers import INTERRUPTIONS, SPOT_WAIT_SECONDS
 from airflow_provider_spotbatch.job.errors import NoCapacity, QuotaExceeded, Refusal
 from airflow_provider_spotbatch.job.launches import LaunchRecord
-from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, SPOT_THEN_ON_DEMAND, Policy
 from airflow_provider_spotbatch.job.run_outcome import FAILED, SUCCEEDED, Outcome
 from tests.property.boundaries import AFTER, BEFORE, kill_at_call
 from tests.property.scripted import FROZEN, GONE, NOTICE, Script
@@ -188,3 +192,93 @@ class TestThrottlingAndCapacity:
         assert not outcome.retryable
         assert "your quota is 0" in outcome.message
         assert "ask for more" in outcome.message
+
+
+EIGHT, TWO = Offer("spot-8", 8, usd_per_hour=0.4), Offer("spot-2", 2, usd_per_hour=0.12)
+DEAR = Offer("on-demand-8", 8, usd_per_hour=1.2, purchase=ON_DEMAND)
+
+
+def bought(told: Simulation) -> list[tuple[str, str, int]]:
+    """The offers that machines came from, in order: way of buying, name, machines."""
+    machines = Counter(machine.boot.launch for machine in told.cloud.machines.values())
+    records = (
+        LaunchRecord.from_bytes(data)
+        for name, (data, _) in sorted(told.cloud.store.objects.named.items())
+        if "/launches/" in name and name.count(".") == 1
+    )
+    return [(each.purchase, each.offer, machines[each.number]) for each in records if machines[each.number]]
+
+
+class TestSeveralOffers:
+    def test_the_remainder_comes_from_smaller_machines(self) -> None:
+        policy = Policy(concurrency=20, early_stop=None)
+        told = Simulation(items=40, policy=policy, script=Script(seconds=(60.0,)), offers=[EIGHT, TWO])
+        told.check(told.play(told.whole_job()))
+        assert bought(told)[:2] == [(SPOT, "spot-8", 2), (SPOT, "spot-2", 2)]
+        assert told.cloud.most_slots == 20
+
+    def test_what_has_no_capacity_is_made_up_from_others_and_asked_for_again_later(self) -> None:
+        policy = Policy(concurrency=16, early_stop=None)
+        told = Simulation(items=64, policy=policy, script=Script(seconds=(300.0,)), offers=[EIGHT, TWO])
+
+        began = told.clock.now()
+
+        def refuse(record: LaunchRecord, ordinal: int) -> Refusal | None:
+            """The large ones come back after a minute; of the small ones there were but two."""
+            come_back = record.offer == "spot-8" and told.clock.now() > began + 60.0
+            first_two = record.offer == "spot-2" and record.number == 2 and ordinal < 2
+            return None if come_back or first_two else NoCapacity("none left")
+
+        told.use_faults(Faults(refuse=refuse))
+        told.check(told.play(told.whole_job()))
+        assert bought(told) == [(SPOT, "spot-2", 2), (SPOT, "spot-8", 1), (SPOT, "spot-8", 1)]
+
+    def test_without_spot_capacity_the_job_goes_on_on_demand_after_a_wait(self) -> None:
+        policy = Policy(concurrency=8, early_stop=None, purchase=SPOT_THEN_ON_DEMAND)
+        told = Simulation(items=16, policy=policy, offers=[EIGHT, TWO, DEAR])
+
+        def refuse(record: LaunchRecord, ordinal: int) -> Refusal | None:
+            return NoCapacity("no spot") if record.purchase == SPOT else None
+
+        told.use_faults(Faults(refuse=refuse))
+        told.check(told.play(told.whole_job(), deadline=SPOT_WAIT_SECONDS + 200.0))
+        assert bought(told) == [(ON_DEMAND, "on-demand-8", 1)]
+
+    def test_machines_that_are_taken_back_again_and_again_are_replaced_by_those_that_are_not(self) -> None:
+        policy = Policy(concurrency=8, early_stop=None, purchase=SPOT_THEN_ON_DEMAND)
+        told = Simulation(
+            items=16, policy=policy, script=Script(seconds=(600.0,)), offers=[EIGHT, TWO, DEAR], seed=3
+        )
+        told.use_faults(Faults(reclaims_per_hour=20.0))
+        told.check(told.play(told.whole_job()))
+        ways = [way for way, _, _ in bought(told)]
+        assert ways == sorted(ways, reverse=True)
+        assert ways[-1] == ON_DEMAND
+        assert sum(machine.interrupted for machine in told.cloud.machines.values()) == INTERRUPTIONS
+
+    def test_a_spot_quota_of_nothing_is_no_end_where_machines_may_be_bought_on_demand(self) -> None:
+        policy = Policy(concurrency=8, early_stop=None, purchase=SPOT_THEN_ON_DEMAND)
+        told = Simulation(items=16, policy=policy, offers=[EIGHT, DEAR])
+
+        def refuse(record: LaunchRecord, ordinal: int) -> Refusal | None:
+            return QuotaExceeded("0 vCPUs", below_one_machine=True) if record.purchase == SPOT else None
+
+        told.use_faults(Faults(refuse=refuse))
+        told.check(told.play(told.whole_job(), deadline=180.0))
+        assert bought(told) == [(ON_DEMAND, "on-demand-8", 1)]
+
+    def test_prices_are_those_of_the_hour_in_which_a_machine_is_launched(self) -> None:
+        policy = Policy(concurrency=8, early_stop=None)
+        script = Script(seconds=(9000.0,), mishaps={0: [GONE]})
+        told = Simulation(items=8, policy=policy, script=script, offers=[EIGHT])
+
+        async def story() -> Outcome:
+            run = await told.begin_run()
+            driving = asyncio.ensure_future(told.drive(run))
+            await told.until(lambda: told.cloud.on())
+            told.cloud.offers = [replace(EIGHT, usd_per_hour=0.9)]
+            await driving
+            return await told.finish(run)
+
+        told.check(told.play(story()))
+        assert [machine.usd_per_hour for machine in told.cloud.machines.values()] == [0.4, 0.9]

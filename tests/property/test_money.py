@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.control.controller import Controller
 from airflow_provider_spotbatch.control.decide import CONTROL_SECONDS
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import FAILED, Outcome
 from tests.property.boundaries import AFTER, BEFORE, Befall, kill_at, kill_at_call
-from tests.property.scripted import GONE, Script
+from tests.property.scripted import GONE, NOTICE, Script
 from tests.property.simulation import Simulation
 from tests.property.stories import befalls
 from tests.property.test_resume import quietly, to_the_end
@@ -47,16 +48,20 @@ def check_cost(told: Simulation, budget_usd: float, concurrency: int = 4, more_s
     assert told.cloud.cost() <= most, f"${told.cloud.cost():.2f} of ${budget_usd:.2f}\n{told.log()}"
 
 
+TWO_SIZES = [Offer(f"spot-{slots}", slots, usd_per_hour=slots * USD_PER_SECOND * 3600) for slots in (3, 1)]
+
+
 @given(
     budget_usd=st.sampled_from([1.0, 3.0, 12.0]),
     befall=st.lists(befalls(), max_size=4),
     pause=st.sampled_from([1.0, 30.0, 500.0]),
     seed=st.integers(0, 1000),
+    offers=st.sampled_from([None, TWO_SIZES]),
 )
 def test_the_budget_holds_whatever_befalls_the_controllers(
-    budget_usd: float, befall: list[Befall], pause: float, seed: int
+    budget_usd: float, befall: list[Befall], pause: float, seed: int, offers: list[Offer] | None
 ) -> None:
-    told = dear(budget_usd, seed=seed)
+    told = dear(budget_usd, seed=seed, offers=offers)
 
     async def story() -> Outcome:
         run = await told.begin_run()
@@ -146,3 +151,20 @@ def test_limits_of_the_connection_are_never_passed() -> None:
     told = dear(1000.0, concurrency=8, items=12, settings={"max_instances": 2})
     told.check(told.play(told.whole_job()))
     assert told.cloud.most_slots == 2
+
+
+@pytest.mark.parametrize("mishap", [NOTICE, GONE])
+def test_the_account_tells_work_loss_and_boot_apart(mishap: str) -> None:
+    script = Script(seconds=(240.0,), mishaps={0: [mishap], 5: [mishap]})
+    told = dear(1000.0, items=12, script=script, boot_seconds=30.0)
+    outcome = told.play(told.whole_job())
+    spending = outcome.spending
+    assert spending is not None
+    assert spending.total_usd == pytest.approx(outcome.cost_usd, rel=0.01)
+    assert spending.work_usd == pytest.approx(12 * 240 * USD_PER_SECOND, rel=0.1)
+    machines = len(told.cloud.machines)
+    assert spending.boot_usd == pytest.approx(machines * 30 * USD_PER_SECOND, rel=0.5)
+    assert 0 < spending.lost_usd <= 2 * 240 * USD_PER_SECOND
+    assert spending.saving is None
+    assert sum("per 1,000 items" in line for line in told.said) == 1
+    assert sum("an hour" in line for line in told.said) == 1

@@ -20,7 +20,7 @@ from airflow_provider_spotbatch.job.control import Control
 from airflow_provider_spotbatch.job.keys import ChunkId
 from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
 from airflow_provider_spotbatch.job.outcome import ItemOutcome, encode_result
-from airflow_provider_spotbatch.job.report import ENDED, SEAL_AFTER
+from airflow_provider_spotbatch.job.report import DRAINING, ENDED, SEAL_AFTER
 from tests.support.jobs import (
     GENERATION,
     RUN,
@@ -34,14 +34,19 @@ from tests.support.jobs import (
 )
 
 
-def noting_job(root: Path, items: int, *, seconds: float = 0.0, **options: Any) -> Job:
-    """Each call of the function leaves a line in a file."""
+def noting_job(
+    root: Path, items: int, *, seconds: float = 0.0, until: Path | None = None, **options: Any
+) -> Job:
+    """Each call of the function leaves a line in a file, and takes its time, or until a file is there."""
     notes = str(root / "notes")
+    awaited = str(until or "")
 
     def work(x: int) -> int:
         with open(notes, "a") as file:
             file.write(f"{x}\n")
         time.sleep(seconds)
+        while awaited and not Path(awaited).exists():
+            time.sleep(0.02)
         return x
 
     return function_job(root, work, range(items), **options)
@@ -54,6 +59,10 @@ def notes(job: Job) -> list[int]:
 
 async def started(job: Job) -> bool:
     return bool(notes(job))
+
+
+async def drains(job: Job) -> bool:
+    return (await job.report()).state == DRAINING
 
 
 def test_a_chunk_is_stored_reported_and_acked(tmp_path: Path) -> None:
@@ -204,10 +213,29 @@ def test_many_ended_chunks_are_sealed_and_none_is_told_twice(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def notice(job: Job, instance: str = "i-1") -> None:
+def notice(job: Job, instance: str = "i-1", *, name: str = "interrupt") -> None:
     folder = Path(machine_folder(str(job.root), instance))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "interrupt").touch()
+    (folder / name).touch()
+
+
+def test_advice_to_leave_only_stops_leasing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        go_on = tmp_path / "go on"
+        job = noting_job(tmp_path, 2, until=go_on)
+        await job.submit([chunk(0, (0, 1)), chunk(1, (1, 2))])
+        agent = asyncio.create_task(job.run_agent())
+        await eventually(lambda: started(job), "the item's start")
+        notice(job, name="leave")
+        await eventually(lambda: drains(job), "the end of leasing")
+        go_on.touch()
+        await asyncio.wait_for(agent, 10)
+        report = await job.report()
+        assert (report.state, report.interrupted, report.items_ok) == (ENDED, False, 1)
+        assert len(notes(job)) == 1
+        assert len(await LocalMachine(job.boot_of("i-2")).queue(RUN, 0).receive(2, 0)) == 1
+
+    asyncio.run(scenario())
 
 
 def test_an_interrupted_item_that_ends_in_time_is_kept(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ WHOLE = {"job", "agent", "environment", "items", "control"}
 
 THIRD_PARTY = {
     "job": set(),
-    "backends": {"obstore"},
+    "backends": {"boto3", "botocore", "obstore"},
     "agent": set(),
     "environment": {"cloudpickle", "uv"},
     "items": {"obstore"},
@@ -171,6 +171,12 @@ def test_heavy_libraries_are_imported_inside_functions() -> None:
         and found.name.split(".")[0] not in LOADED_AT_IMPORT.get(found.part, set())
     ]
     assert wrong == []
+
+
+def test_amazons_sdk_is_imported_in_its_own_backend_only() -> None:
+    of_amazon = [found for found in IMPORTS if found.name.split(".")[0] in {"boto3", "botocore"}]
+    assert of_amazon
+    assert {found.module.relative_to(ROOT).parts[:2] for found in of_amazon} == {("backends", "aws")}
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,13 @@ def test_machines_are_asked_for_up_to_the_concurrency() -> None:
     assert not launch.again
 
 
-def test_the_last_machine_gets_only_the_slots_that_are_left() -> None:
+def test_the_last_machine_gets_only_the_slots_that_are_left_in_a_launch_of_its_own() -> None:
     (launch,) = of(decide(seen(concurrency=3)), Launch)
-    assert launch.record.slots == (2, 1)
+    assert launch.record.slots == (2,)
+    (launch,) = of(
+        decide(seen(concurrency=3, launches=(answered(slots=(2,)),), machines=(machine(),))), Launch
+    )
+    assert launch.record.slots == (1,)
 
 
 def test_no_more_slots_than_items() -> None:
@@ -173,18 +177,6 @@ def test_the_hourly_limit_of_the_connection_holds() -> None:
     dear = Offer(name="dear", slots=2, usd_per_hour=1.0)
     (launch,) = of(decide(seen(offers={0: (dear,)}, max_usd_per_hour=1.5)), Launch)
     assert launch.record.slots == (2,)
-
-
-def test_refusals_back_off_and_then_try_again() -> None:
-    refused = LaunchView(LaunchRecord(1, slots=(2,)), LaunchOutcome(refusals=(NoCapacity("none"),)), 9.0, 2.0)
-    assert not of(decide(seen(launches=(refused,))), Launch)
-    assert of(decide(seen(launches=(replace(refused, answer_age=60.0),))), Launch)
-
-
-def test_more_refusals_wait_longer() -> None:
-    refusal = LaunchOutcome(refusals=(NoCapacity("none"),))
-    views = tuple(LaunchView(LaunchRecord(n, slots=(2,)), refusal, 99.0, 60.0) for n in range(1, 7))
-    assert not of(decide(seen(launches=views, next_launch=7)), Launch)
 
 
 def test_a_memory_class_has_launches_of_its_own() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import fcntl
 import hashlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -92,7 +93,7 @@ def test_a_build_by_another_process_is_not_waited_for_without_end(tmp_path: Path
     given = WorkerEnvironment(CURRENT_PYTHON, packages=(wheel,))
 
     root = tmp_path / "e"
-    Path(asyncio.run(local_interpreter(given, str(root)))).unlink()
+    shutil.rmtree(Path(asyncio.run(local_interpreter(given, str(root)))).parents[1])
     (lock,) = root.glob("*.lock")
     with open(lock) as other:
         fcntl.flock(other, fcntl.LOCK_EX)

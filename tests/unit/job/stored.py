@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from airflow_provider_spotbatch.job.resources import Resources
 from airflow_provider_spotbatch.job.run_outcome import Outcome
 from airflow_provider_spotbatch.job.run_record import RunRecord
 from airflow_provider_spotbatch.job.signing import Signer, derive
+from airflow_provider_spotbatch.job.spending import Spending
 
 GOLDEN = Path(__file__).parent / "golden"
 GENERATION = Generation("scans-render-0123456789abcdef", 2)
@@ -96,7 +97,7 @@ def read_launch_outcome(data: bytes) -> tuple[Any, ...]:
     return read.instances, [refusal.to_json() for refusal in read.refusals]
 
 
-INSTANCES = (launches.Instance("i-1", 3, launches.RUNNING, 4, 0.25, True, "reclaimed"),)
+INSTANCES = (launches.Instance("i-1", 3, launches.RUNNING, 4, 0.25, True, "reclaimed", 0.75),)
 REFUSALS = (
     NoCapacity("no such machine now", remedy="wait", code="Insufficient"),
     QuotaExceeded("4 vCPU", below_one_machine=True),
@@ -104,7 +105,7 @@ REFUSALS = (
 
 STORED = (
     Stored(
-        "spec-1.json",
+        "spec-2.json",
         spec.Spec(
             GENERATION,
             spec.Work(spec.FUNCTION, "scans.render", "a" * 64, travelling={"scans": "scans.py"}),
@@ -131,8 +132,12 @@ STORED = (
         lambda data: RunRecord.from_bytes(SIGNER, 3, data),
     ),
     Stored(
-        "outcome-1.json",
-        Outcome("failed", "1 of 3 items failed", True, GENERATION.job, 2, 1, 3, 2, 1, {"error": 1}, 1.0, 2.5),
+        "outcome-2.json",
+        Outcome(
+            *("failed", "1 of 3 items failed", True, GENERATION.job, 2, 1, 3, 2, 1, {"error": 1}, 1.0, 2.5),
+            cost_usd=0.5,
+            spending=Spending(0.25, 0.0625, 0.125, 0.0625, 0.5, 1.5),
+        ),
         lambda value: value.to_bytes(SIGNER),
         lambda data: Outcome.from_bytes(SIGNER, 1, data),
     ),
@@ -161,13 +166,13 @@ STORED = (
         launches.LaunchRecord.from_bytes,
     ),
     Stored(
-        "launch-result-1.json",
+        "launch-result-2.json",
         (INSTANCES, [refusal.to_json() for refusal in REFUSALS]),
         lambda _: launches.LaunchOutcome(INSTANCES, REFUSALS).to_bytes(),
         read_launch_outcome,
     ),
     Stored(
-        "report-1.json",
+        "report-2.json",
         report.Report(
             "i-1",
             3,
@@ -184,6 +189,9 @@ STORED = (
             items_failed=1,
             item_seconds=2.5,
             boot_log="booted",
+            up_seconds=60.0,
+            worked_seconds=120.5,
+            broken_seconds=4.5,
             use={"cpu": 0.5},
         ),
         report.Report.to_bytes,
@@ -197,7 +205,7 @@ STORED = (
     ),
     Stored("seal-1.json", ENDED, report.seal_to_bytes, report.seal_from_bytes),
     Stored(
-        "boot-1.json",
+        "boot-2.json",
         Boot("local", "file:///store", GENERATION.job, 2, 1, "00" * 32, "i-1", 3, 4, 1, 4096.0),
         lambda value: value.to_text().encode(),
         lambda data: Boot.from_text(data.decode()),
@@ -234,6 +242,26 @@ STORED = (
         ],
         write_index,
         read_index,
+    ),
+)
+
+
+def earlier(name: str, now: str, **lacked: Any) -> Stored:
+    """A form that an earlier release wrote, and that is read with defaults for what it lacked."""
+    stored = next(each for each in STORED if each.name == now)
+    return replace(stored, name=name, value=replace(stored.value, **lacked))
+
+
+EARLIER = (
+    earlier("spec-1.json", "spec-2.json"),
+    earlier("outcome-1.json", "outcome-2.json", cost_usd=None, spending=None),
+    earlier("report-1.json", "report-2.json", up_seconds=0.0, worked_seconds=0.0, broken_seconds=0.0),
+    earlier("boot-1.json", "boot-2.json"),
+    Stored(
+        "launch-result-1.json",
+        ((replace(INSTANCES[0], on_demand_usd_per_hour=0.0),), [refusal.to_json() for refusal in REFUSALS]),
+        lambda _: b"",
+        read_launch_outcome,
     ),
 )
 

@@ -25,7 +25,7 @@ def made(generation: Generation) -> Spec:
             env={"MODE": "fast"},
             secrets={"TOKEN": "arn:secret"},
             packages=("numpy==2.0",),
-            archive="d" * 64,
+            archives={"x86_64": "d" * 64},
             setup="apt-get install blender",
         ),
         fingerprint="f" * 64,

@@ -1,0 +1,93 @@
+"""What a connection says of backend aws, and the Amazon connection that gives its credentials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from airflow_provider_spotbatch.connection_extra import Extra
+from airflow_provider_spotbatch.job.errors import InvalidInput
+
+TAG_VALUE = 256
+"""Characters of a tag's value at most: machines carry the store's URI as one."""
+
+_FORMS = {
+    "subnets": r"subnet-[0-9a-f]+",
+    "security_groups": r"sg-[0-9a-f]+",
+    "image": r"ami-[0-9a-f]+|/[A-Za-z0-9_.\-/]+",
+}
+
+
+def aws_options(conn_id: str, extra: Extra) -> dict[str, Any]:
+    """The options of the aws backend. Raises InvalidInput naming the field that is wrong."""
+    store = extra.text("store") or ""
+    if not re.fullmatch(r"s3://[a-z0-9.\-]{3,63}(/.*)?", store) or len(store) > TAG_VALUE:
+        raise InvalidInput(
+            f"connection {conn_id!r}: backend aws keeps jobs and results in a bucket: 'store' must be "
+            f"s3://bucket/prefix of at most {TAG_VALUE} characters, not {store!r}"
+        )
+    region, endpoint_url, session = _amazon(conn_id, extra.text("aws_conn_id"), extra.text("region"))
+    return {
+        "region": region,
+        "endpoint_url": endpoint_url,
+        "session": session,
+        "instance_profile": _instance_profile(conn_id, extra),
+        "public_address": extra.flag("public_address"),
+        **{name: _names(conn_id, extra, name, form) for name, form in _FORMS.items()},
+    }
+
+
+def _amazon(conn_id: str, aws_conn_id: str | None, region: str | None) -> tuple[str, str, Callable[[], Any]]:
+    """Region, endpoint of an emulator or "", and what opens a session.
+
+    The Amazon connection is read here and now: later it would be read in a thread of the SDK calls, which a
+    triggerer does not allow.
+    """
+    try:
+        from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+    except ImportError as error:
+        raise InvalidInput(
+            f"connection {conn_id!r}: backend aws needs the Amazon provider: pip install "
+            f"'airflow-provider-spotbatch[aws]' ({error})"
+        ) from error
+    hook = AwsBaseHook(aws_conn_id=aws_conn_id, region_name=region)
+    amazon = hook.conn_config
+    if aws_conn_id and amazon.conn_id != aws_conn_id:
+        raise InvalidInput(
+            f"connection {conn_id!r} takes its credentials from the connection {aws_conn_id!r}, which does "
+            "not exist: create it (type aws), correct 'aws_conn_id', or leave it empty to use those of "
+            "this process"
+        )
+    if not amazon.region_name:
+        raise InvalidInput(f"connection {conn_id!r}: name the 'region' of its machines, such as eu-west-1")
+    return amazon.region_name, amazon.endpoint_url or "", partial(hook.get_session, amazon.region_name)
+
+
+def _instance_profile(conn_id: str, extra: Extra) -> str:
+    """Without one a machine could reach neither queue nor store."""
+    profile = extra.text("instance_profile")
+    if not profile:
+        raise InvalidInput(
+            f"connection {conn_id!r}: machines need an 'instance_profile' that lets them reach queue and "
+            "store. 'spotbatch setup aws' makes one"
+        )
+    return profile
+
+
+def _names(conn_id: str, extra: Extra, name: str, form: str) -> list[str]:
+    names = extra.names(name)
+    for each in names:
+        if not re.fullmatch(form, each):
+            raise InvalidInput(
+                f"connection {conn_id!r}: {each!r} in {name!r} does not look like {_LOOKS[name]}"
+            )
+    return names
+
+
+_LOOKS = {
+    "subnets": "subnet-0123456789abcdef0",
+    "security_groups": "sg-0123456789abcdef0",
+    "image": "ami-0123456789abcdef0, or like the path of an SSM parameter: /aws/service/…",
+}

@@ -1,0 +1,249 @@
+"""Calls of Amazon's SDK from an event loop: in threads, with time limits, every failure as a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Container
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from airflow_provider_spotbatch.backends.aws.verdicts import is_about_credentials, verdict
+from airflow_provider_spotbatch.job.errors import AccessDenied, CloudUnavailable
+
+if TYPE_CHECKING:
+    from boto3.session import Session  # type: ignore[import-untyped]
+
+CONNECT_SECONDS = 5.0
+
+READ_SECONDS = 60.0
+"""One request: longer than SQS's longest poll (20 s) and than an instant fleet takes for its answer."""
+
+ATTEMPTS = 4
+"""Tries of one request, with the SDK's own backoff and jitter."""
+
+THREADS = 32
+"""Calls at once of one process; more wait their turn."""
+
+RENEW_SECONDS = 60.0
+"""Credentials that were refused are looked up anew, but no more often than this."""
+
+T = TypeVar("T")
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def _threads() -> ThreadPoolExecutor:
+    """The threads of this process: those of a parent do not survive a fork."""
+    pid = os.getpid()
+    if pid not in _pools:
+        _pools.clear()
+        _pools[pid] = ThreadPoolExecutor(THREADS, thread_name_prefix="spotbatch-aws")
+    return _pools[pid]
+
+
+class ErrorCode(Exception):
+    """An error code that the caller had named as one of the possible answers."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class Clients:
+    """The SDK's clients of one region. Making one does no I/O and imports nothing.
+
+    ``session`` returns a boto3 session with credentials that refresh themselves; None: the SDK's own chain
+    (environment, files, instance profile). ``endpoint_url``: of an emulator, for every service.
+    """
+
+    def __init__(
+        self, region: str, endpoint_url: str = "", session: Callable[[], Session] | None = None
+    ) -> None:
+        self.region = region
+        self.endpoint_url = endpoint_url
+        self._open_session = session
+        self._session: Session | None = None
+        self._session_since = 0.0
+        self._clients: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+
+    async def call(
+        self,
+        service: str,
+        operation: str,
+        *,
+        answers: Container[str] = (),
+        region: str = "",
+        **parameters: Any,
+    ) -> dict[str, Any]:
+        """Call an operation by its API name (``CreateFleet``), in ``region`` where it is not everywhere.
+
+        Raises ErrorCode for the error codes in ``answers``, a verdict of ``job.errors`` for all others, and
+        CloudUnavailable where nothing is known of the call's effect.
+        """
+        asking = partial(self.call_now, service, operation, answers=answers, region=region, **parameters)
+        return await asyncio.get_running_loop().run_in_executor(_threads(), asking)
+
+    async def pages(
+        self,
+        service: str,
+        operation: str,
+        key: str,
+        *,
+        answers: Container[str] = (),
+        region: str = "",
+        **parameters: Any,
+    ) -> list[Any]:
+        """What all pages of a listing hold under ``key``."""
+        found: list[Any] = []
+        token: dict[str, str] = {}
+        while True:
+            page = await self.call(service, operation, answers=answers, region=region, **parameters, **token)
+            found += page.get(key, [])
+            if not page.get("NextToken"):
+                return found
+            token = {"NextToken": page["NextToken"]}
+
+    def call_now(
+        self,
+        service: str,
+        operation: str,
+        *,
+        answers: Container[str] = (),
+        region: str = "",
+        **parameters: Any,
+    ) -> dict[str, Any]:
+        """:meth:`call` for a thread: blocks."""
+        try:
+            return self._call(service, operation, answers, region, parameters)
+        except _CredentialsRefused as refused:
+            if not self._renew():
+                raise refused.verdict from None
+        try:
+            return self._call(service, operation, answers, region, parameters)
+        except _CredentialsRefused as refused:
+            raise refused.verdict from None
+
+    def session_now(self) -> Session:
+        """The session in use, opened when first asked for. Blocks."""
+        with self._lock:
+            return self._opened()
+
+    def _call(
+        self,
+        service: str,
+        operation: str,
+        answers: Container[str],
+        region: str,
+        parameters: dict[str, Any],
+    ) -> dict[str, Any]:
+        from botocore import xform_name  # type: ignore[import-untyped]
+        from botocore.exceptions import (  # type: ignore[import-untyped]
+            BotoCoreError,
+            ClientError,
+            CredentialRetrievalError,
+            HTTPClientError,
+            NoCredentialsError,
+            PartialCredentialsError,
+        )
+
+        try:
+            answer: dict[str, Any] = getattr(self._client(service, region), xform_name(operation))(
+                **parameters
+            )
+        except ClientError as error:
+            code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
+            if code in answers:
+                raise ErrorCode(code, message) from None
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+            told = verdict(code, message, f"{service}:{operation}", http_status=status)
+            if is_about_credentials(code):
+                raise _CredentialsRefused(told) from None
+            raise told from error
+        except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError) as error:
+            raise AccessDenied(
+                f"there are no credentials for {service}:{operation}: {error}",
+                remedy="Name an Amazon connection in 'aws_conn_id', or give this process credentials",
+            ) from error
+        except HTTPClientError as error:
+            raise CloudUnavailable(f"{service}:{operation} got no answer: {error}") from error
+        except BotoCoreError as error:
+            raise CloudUnavailable(f"{service}:{operation} could not be asked: {error}") from error
+        return answer
+
+    def _client(self, service: str, region: str) -> Any:
+        """Clients may be shared by threads, but not made by several at once."""
+        from botocore.config import Config  # type: ignore[import-untyped]
+
+        with self._lock:
+            place = (service, region or self.region)
+            if place not in self._clients:
+                self._clients[place] = self._opened().client(
+                    service,
+                    region_name=place[1],
+                    endpoint_url=self.endpoint_url or None,
+                    config=Config(
+                        connect_timeout=CONNECT_SECONDS,
+                        read_timeout=READ_SECONDS,
+                        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                        max_pool_connections=THREADS,
+                    ),
+                )
+            return self._clients[place]
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            if self._open_session is None:
+                import boto3  # type: ignore[import-untyped]
+
+                self._session = boto3.Session(region_name=self.region)
+            else:
+                self._session = self._open_session()
+            self._session_since = time.monotonic()
+        return self._session
+
+    def _renew(self) -> bool:
+        """Forget a session whose credentials were refused; False if it is too young for that to help."""
+        with self._lock:
+            if self._session is None or time.monotonic() - self._session_since < RENEW_SECONDS:
+                return False
+            self._session = None
+            self._clients.clear()
+            return True
+
+
+class _CredentialsRefused(Exception):
+    """The credentials themselves were refused; they may have been replaced meanwhile."""
+
+    def __init__(self, told: Exception) -> None:
+        super().__init__(str(told))
+        self.verdict = told
+
+
+class SingleFlight(Generic[T]):
+    """One asking for all who want to know at the same time, in one event loop."""
+
+    def __init__(self) -> None:
+        self._asking: asyncio.Task[T] | None = None
+
+    async def join(self, ask: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        asking = self._asking
+        if asking is None or asking.done() or asking.get_loop() is not loop:
+            asking = self._asking = loop.create_task(_awaited(ask))
+            asking.add_done_callback(_take_note)
+        return await asyncio.shield(asking)
+
+
+async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
+    return await ask()
+
+
+def _take_note(asking: asyncio.Task[Any]) -> None:
+    """Who asked may have been cancelled: an error that nobody waits for is none."""
+    if not asking.cancelled():
+        asking.exception()

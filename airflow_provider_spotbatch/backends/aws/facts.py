@@ -1,0 +1,52 @@
+"""What a cloud says of itself and rarely changes: kept in the store, for all jobs and processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from airflow_provider_spotbatch.backends.aws.clients import SingleFlight
+from airflow_provider_spotbatch.backends.store import Store
+from airflow_provider_spotbatch.job.keys import facts
+
+FORMAT = 1
+
+
+class Facts:
+    """Values of JSON by name, each asked anew when it is older than its time."""
+
+    def __init__(self, store: Callable[[], Store], wall_clock: Callable[[], float] = time.time) -> None:
+        self._open_store = store
+        self._wall_clock = wall_clock
+        self._known: dict[str, tuple[float, Any]] = {}
+        self._flights: dict[str, SingleFlight[Any]] = {}
+
+    async def get(self, name: str, seconds: float, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """The value of that name, no older than ``seconds``: from memory, the store, or ``ask``."""
+        known = self._known.get(name)
+        if known is not None and self._is_fresh(known[0], seconds):
+            return known[1]
+        flight = self._flights.setdefault(name, SingleFlight())
+        return await flight.join(lambda: self._look_up(name, seconds, ask))
+
+    async def _look_up(self, name: str, seconds: float, ask: Callable[[], Awaitable[Any]]) -> Any:
+        stored = _read(await self._open_store().read(facts(name)))
+        if stored is None or not self._is_fresh(stored[0], seconds):
+            stored = (self._wall_clock(), await ask())
+            body = {"format": FORMAT, "at": stored[0], "value": stored[1]}
+            await self._open_store().write(facts(name), json.dumps(body).encode())
+        self._known[name] = stored
+        return stored[1]
+
+    def _is_fresh(self, at: float, seconds: float) -> bool:
+        return 0 <= self._wall_clock() - at < seconds
+
+
+def _read(data: bytes | None) -> tuple[float, Any] | None:
+    """When it was asked, and the answer; None for what is not there or was written by another release."""
+    if data is None:
+        return None
+    body = json.loads(data)
+    return (float(body["at"]), body["value"]) if body.get("format") == FORMAT else None

@@ -1,0 +1,120 @@
+"""The machines of a connection's store as EC2 describes them: asked once for all jobs of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_spotbatch.backends.aws.clients import Clients, SingleFlight
+from airflow_provider_spotbatch.backends.base import RunMachine
+from airflow_provider_spotbatch.job.errors import CloudUnavailable, Throttled
+from airflow_provider_spotbatch.job.launches import PENDING, RUNNING, TERMINATED, Instance
+
+FRESH_SECONDS = 1.0
+"""An answer this old serves another job's look: with many jobs one call a second, whatever their number."""
+
+STORE_TAG = "spotbatch:store"
+RUN_TAG = "spotbatch:run"
+LAUNCH_TAG = "spotbatch:launch"
+SLOTS_TAG = "spotbatch:slots"
+PRICE_TAG = "spotbatch:usd-per-hour"
+
+INTERRUPTED = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
+"""State reasons of machines that EC2 took back (EC2 API reference, StateReason)."""
+
+_REASONS = {
+    "Client.InstanceInitiatedShutdown": "the agent ended",
+    "Client.UserInitiatedShutdown": "it was asked to end",
+    "Server.SpotInstanceTermination": "EC2 took it back",
+    "Server.SpotInstanceShutdown": "EC2 took it back",
+    "Server.InsufficientInstanceCapacity": "EC2 had no room for it",
+    "Server.InternalError": "EC2 failed to start it",
+    "Client.InstanceTerminated": "it was terminated as soon as it started",
+    "Client.InternalError": "it failed to start: see that the encryption key of its disk may be used",
+    "Client.VolumeLimitExceeded": "the account's limit of EBS storage was reached",
+}
+
+
+class Instances:
+    """All machines that carry the store's tag. Times in seconds."""
+
+    def __init__(self, clients: Clients, store: str) -> None:
+        self._clients = clients
+        self._store = store
+        self._flight: SingleFlight[list[RunMachine]] = SingleFlight()
+        self._known: list[RunMachine] = []
+        self._known_at: float | None = None
+
+    async def all(self) -> list[RunMachine]:
+        """Machines of every run, terminated ones for as long as EC2 remembers them (about an hour).
+
+        Raises Throttled where nobody could look.
+        """
+        if self._known_at is not None and time.monotonic() - self._known_at < FRESH_SECONDS:
+            return self._known
+        return await self._flight.join(self._ask)
+
+    async def of_launch(self, run: str, launch: int) -> list[dict[str, Any]]:
+        """The machines of one launch record, asked now, as EC2 describes them."""
+        return await self._describe({RUN_TAG: run, LAUNCH_TAG: str(launch)})
+
+    def forget(self) -> None:
+        """What was known is out of date: the next look asks."""
+        self._known_at = None
+
+    async def _ask(self) -> list[RunMachine]:
+        asked = time.monotonic()
+        found = await self._describe({})
+        known = [RunMachine(tags_of(each)[RUN_TAG], instance_of(each)) for each in found if _is_ours(each)]
+        self._known, self._known_at = known, asked
+        return known
+
+    async def _describe(self, tags: Mapping[str, str]) -> list[dict[str, Any]]:
+        wanted = {STORE_TAG: self._store, **tags}
+        try:
+            reservations = await self._clients.pages(
+                "ec2",
+                "DescribeInstances",
+                "Reservations",
+                Filters=[{"Name": f"tag:{name}", "Values": [value]} for name, value in wanted.items()],
+                MaxResults=1000,
+            )
+        except (CloudUnavailable, asyncio.TimeoutError) as error:
+            raise Throttled(f"the machines could not be listed: {error}") from error
+        return [each for reservation in reservations for each in reservation["Instances"]]
+
+
+def instance_of(described: Mapping[str, Any], usd_per_hour: float | None = None) -> Instance:
+    """A machine as the control loop sees it, out of what EC2 says of it."""
+    tags = tags_of(described)
+    reason = described.get("StateReason", {})
+    code = str(reason.get("Code", ""))
+    state = _STATES.get(described["State"]["Name"], RUNNING)
+    return Instance(
+        id=described["InstanceId"],
+        launch=int(tags[LAUNCH_TAG]),
+        state=state,
+        slots=int(tags[SLOTS_TAG]),
+        usd_per_hour=float(tags.get(PRICE_TAG, 0.0)) if usd_per_hour is None else usd_per_hour,
+        interrupted=code in INTERRUPTED,
+        reason=(_REASONS.get(code) or str(reason.get("Message", ""))) if state == TERMINATED else "",
+    )
+
+
+def tags_of(described: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
+
+
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": name, "Value": value} for name, value in sorted(tags.items())]
+
+
+_STATES = {"pending": PENDING, "terminated": TERMINATED}
+"""All others may still run something: a machine is gone only once it is terminated."""
+
+
+def _is_ours(described: Mapping[str, Any]) -> bool:
+    """Whether it has all that a machine of ours is tagged with: somebody may have copied one of the tags."""
+    return {RUN_TAG, LAUNCH_TAG, SLOTS_TAG} <= tags_of(described).keys()

@@ -1,0 +1,80 @@
+"""EC2's limits of vCPUs: which one a machine type counts against, what it is now, how to raise it.
+
+Codes: Service Quotas, service ``ec2``, "All … Spot Instance Requests" and "Running On-Demand … instances".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from airflow_provider_spotbatch.backends.aws.clients import Clients
+from airflow_provider_spotbatch.job.errors import QuotaExceeded, SpotBatchError
+from airflow_provider_spotbatch.job.policy import SPOT
+
+_CODES = {
+    "standard (A, C, D, H, I, M, R, T, Z)": ("L-34B43A08", "L-1216C47A"),
+    "G and VT": ("L-3819A6DF", "L-DB2E81BA"),
+    "P": ("L-7212CCBC", "L-417A185B"),
+    "X": ("L-E3A00192", "L-7295265B"),
+    "F": ("L-88CF9481", "L-74FC7D96"),
+    "Inf": ("L-B5D1601B", "L-1945791B"),
+    "Trn": ("L-6B0D517C", "L-2C3B7624"),
+    "DL": ("L-85EED4F7", "L-6E869C2A"),
+}
+"""Quota codes of spot and of on-demand machines, by class of families."""
+
+_STANDARD = next(iter(_CODES))
+_CLASSES = {"g": "G and VT", "gr": "G and VT", "vt": "G and VT", "p": "P", "x": "X", "f": "F"} | {
+    "inf": "Inf",
+    "trn": "Trn",
+    "dl": "DL",
+}
+
+_LIMIT_TOLD = re.compile(r"vCPU limit of (\d+)")
+
+
+def quota_class(type_: str) -> str:
+    """The class of families whose quota a machine type counts against."""
+    letters = re.match("[a-z]+", type_)
+    return _CLASSES.get(letters.group() if letters else "", _STANDARD)
+
+
+def quota_code(class_: str, purchase: str) -> str:
+    spot, on_demand = _CODES[class_]
+    return spot if purchase == SPOT else on_demand
+
+
+async def explained(
+    clients: Clients, refusal: QuotaExceeded, types: Sequence[str], purchase: str, least_vcpus: int
+) -> QuotaExceeded:
+    """The refusal with the quota that stands in the way, what it is now and the command that raises it.
+
+    ``least_vcpus``: of the smallest machine that would do; a quota below it makes the refusal fatal.
+    """
+    class_ = quota_class(types[0]) if types else _STANDARD
+    code = quota_code(class_, purchase)
+    now = await _quota(clients, code)
+    if now is None and (told := _LIMIT_TOLD.search(refusal.message)):
+        now = float(told.group(1))
+    wanted = f"{max(64, 2 * int(now or 0))}"
+    is_now = f", now {now:g}," if now is not None else ""
+    return QuotaExceeded(
+        refusal.message,
+        remedy=(
+            f"The quota of vCPUs of {class_} {purchase} instances{is_now} is {code}. Raise it: aws "
+            f"service-quotas request-service-quota-increase --service-code ec2 --quota-code {code} "
+            f"--desired-value {wanted} --region {clients.region}"
+        ),
+        code=refusal.code,
+        below_one_machine=now is not None and now < least_vcpus,
+    )
+
+
+async def _quota(clients: Clients, code: str) -> float | None:
+    """The quota's value; None where nobody may know it: the permission is optional."""
+    try:
+        answer = await clients.call("service-quotas", "GetServiceQuota", ServiceCode="ec2", QuotaCode=code)
+    except SpotBatchError:
+        return None
+    return float(answer["Quota"]["Value"])

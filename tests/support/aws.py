@@ -1,0 +1,54 @@
+"""A moto server for a session of tests, and connections to it that share nothing."""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import Any
+
+from airflow_provider_spotbatch.backends.settings import Settings
+from tests.cloud.cloudbox.images import IMAGES
+from tests.cloud.cloudbox.moto import Moto
+
+REGION = "us-east-2"
+
+AMAZON_LINUX = [image for image in IMAGES if image.name.startswith("al2023")]
+"""Images that moto knows, one for each architecture."""
+
+
+def emptied(moto: Moto) -> None:
+    """Forget all that earlier tests left there."""
+    request = urllib.request.Request(f"{moto.url}/moto-api/reset", method="POST")
+    urllib.request.urlopen(request, timeout=30).close()
+
+
+def session() -> Any:
+    """A boto3 session as a connection's hook gives it."""
+    import boto3
+
+    return boto3.Session("testing", "testing", region_name=REGION)
+
+
+def aws_settings(moto: Moto, name: str, **options: Any) -> Settings:
+    """Settings of a connection to an account that has a bucket, images and the default subnets."""
+    bucket = f"spotbatch-{name.replace('_', '-').lower()}"[:63].rstrip("-")
+    moto.client("s3", REGION).create_bucket(
+        Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION}
+    )
+    ec2 = moto.client("ec2", REGION)
+    subnets = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
+    moto.client("iam", "us-east-1").create_instance_profile(InstanceProfileName="spotbatch-machines")
+    return Settings(
+        conn_id=name,
+        backend="aws",
+        key=b"k" * 32,
+        store=f"s3://{bucket}/prefix",
+        options={
+            "region": REGION,
+            "endpoint_url": moto.url,
+            "session": session,
+            "instance_profile": "spotbatch-machines",
+            "subnets": [subnet["SubnetId"] for subnet in subnets],
+            "image": [image.id for image in AMAZON_LINUX],
+            **options,
+        },
+    )

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from botocore.exceptions import ConnectTimeoutError, NoCredentialsError
+
+from airflow_provider_spotbatch.backends.aws import clients as clients_module
+from airflow_provider_spotbatch.backends.aws.clients import Clients, ErrorCode, SingleFlight
+from airflow_provider_spotbatch.job.errors import AccessDenied, CloudUnavailable, SpotBatchError, Throttled
+from tests.unit.backends.aws.sdk import Sdk
+
+
+def asked(clients: Clients, *answers: str) -> object:
+    return asyncio.run(clients.call("sqs", "DeleteQueue", answers=answers, QueueUrl="u"))
+
+
+def test_a_code_that_the_caller_knows_is_an_answer() -> None:
+    with pytest.raises(ErrorCode) as caught:
+        asked(Sdk(DeleteQueue="QueueDoesNotExist").clients(), "QueueDoesNotExist")
+    assert caught.value.code == "QueueDoesNotExist"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        ("RequestThrottled", Throttled),
+        (ConnectTimeoutError(endpoint_url="https://sqs"), CloudUnavailable),
+        (NoCredentialsError(), AccessDenied),
+    ],
+)
+def test_every_other_failure_is_a_verdict(failure: object, kind: type[SpotBatchError]) -> None:
+    with pytest.raises(kind):
+        asked(Sdk(DeleteQueue=failure).clients())
+
+
+def test_credentials_that_were_replaced_are_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "RENEW_SECONDS", 0.0)
+    sdk = Sdk(DeleteQueue=["ExpiredToken", {"done": True}])
+    assert asked(sdk.clients()) == {"done": True}
+    assert sdk.sessions == 2
+
+
+def test_credentials_that_stay_refused_are_told() -> None:
+    sdk = Sdk(DeleteQueue="ExpiredToken")
+    with pytest.raises(AccessDenied, match="ExpiredToken"):
+        asked(sdk.clients())
+    assert sdk.sessions == 1
+
+
+def test_all_pages_are_read() -> None:
+    pages = [{"Found": [1, 2], "NextToken": "more"}, {"Found": [3]}]
+    sdk = Sdk(DescribeInstances=pages)
+    assert asyncio.run(sdk.clients().pages("ec2", "DescribeInstances", "Found")) == [1, 2, 3]
+    assert sdk.asked("DescribeInstances") == [{}, {"NextToken": "more"}]
+
+
+def test_who_asks_at_the_same_time_gets_one_answer() -> None:
+    async def main() -> None:
+        flight: SingleFlight[int] = SingleFlight()
+        asked = 0
+        go_on = asyncio.Event()
+
+        async def ask() -> int:
+            nonlocal asked
+            asked += 1
+            await go_on.wait()
+            return asked
+
+        first = asyncio.ensure_future(flight.join(ask))
+        others = [asyncio.ensure_future(flight.join(ask)) for _ in range(5)]
+        await asyncio.sleep(0)
+        first.cancel()
+        go_on.set()
+        assert await asyncio.gather(*others) == [1] * 5
+        assert await flight.join(ask) == 2
+
+    asyncio.run(main())

@@ -1,0 +1,430 @@
+"""EC2's answers to a launch, as the control loop receives them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from botocore.exceptions import ReadTimeoutError
+
+from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet
+from airflow_provider_spotbatch.backends.aws.instances import Instances
+from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup, template_data
+from airflow_provider_spotbatch.job.boot import Boot
+from airflow_provider_spotbatch.job.errors import (
+    AccessDenied,
+    BadRequest,
+    CloudUnavailable,
+    InvalidInput,
+    NoCapacity,
+    QuotaExceeded,
+    Refusal,
+    Throttled,
+)
+from airflow_provider_spotbatch.job.keys import Generation, Run
+from airflow_provider_spotbatch.job.launches import LaunchOutcome, LaunchRecord
+from tests.unit.backends.aws.sdk import Sdk
+
+STORE = "s3://bucket/prefix"
+RUN = Run(Generation("job-0123456789abcdef", 2), 3)
+SETUP = MachineSetup(STORE, "machines", ("sg-1",), tags={"team": "film", "spotbatch:run": "not ours"})
+REQUEST = {
+    "usd_per_hour": 0.09,
+    "pools": [
+        ["m6g.large", "us-east-2a", 0.03, "arm64"],
+        ["m6i.large", "us-east-2b", 0.04, "x86_64"],
+        ["m6i.large", "us-east-2c", 0.05, "x86_64"],
+    ],
+    "subnets": {"us-east-2a": ["subnet-a"], "us-east-2b": ["subnet-b", "subnet-b2"]},
+    "images": {
+        "arm64": {"id": "ami-arm", "root_device": "/dev/xvda"},
+        "x86_64": {"id": "ami-x86", "root_device": "/dev/sda1"},
+    },
+    "disk_gb": 12.5,
+    "least_vcpus": 2,
+}
+
+
+def boot(**changed: Any) -> Boot:
+    told: dict[str, Any] = {
+        "backend": "aws",
+        "store": STORE,
+        "job": RUN.generation.job,
+        "generation": 2,
+        "run": 3,
+        "key": "00",
+        **changed,
+    }
+    return Boot(**told)
+
+
+def record(machines: int = 2, **changed: Any) -> LaunchRecord:
+    return LaunchRecord(7, slots=(4,) * machines, token="token-7", request={**REQUEST, **changed})
+
+
+def fleet(sdk: Sdk) -> Ec2Fleet:
+    clients = sdk.clients()
+    return Ec2Fleet(clients, Instances(clients, STORE), SETUP, RUN, boot(), lambda its: its.to_text())
+
+
+def launched(sdk: Sdk, asked: LaunchRecord | None = None) -> LaunchOutcome:
+    return asyncio.run(fleet(sdk).launch(asked or record()))
+
+
+def given(type_: str, subnet: str, *instances: str) -> dict[str, Any]:
+    override = {"InstanceType": type_, "SubnetId": subnet}
+    return {
+        "LaunchTemplateAndOverrides": {"Overrides": override},
+        "InstanceType": type_,
+        "InstanceIds": list(instances),
+    }
+
+
+def error(
+    code: str, type_: str = "m6i.large", subnet: str = "subnet-b", message: str = "no"
+) -> dict[str, Any]:
+    override = {"InstanceType": type_, "SubnetId": subnet}
+    return {
+        "LaunchTemplateAndOverrides": {"Overrides": override},
+        "ErrorCode": code,
+        "ErrorMessage": message,
+    }
+
+
+def described(instance: str, state: str = "running", reason: str = "", **tags: str) -> dict[str, Any]:
+    tags = {"spotbatch:run": RUN.tag, "spotbatch:launch": "7", "spotbatch:slots": "4", **tags}
+    return {
+        "InstanceId": instance,
+        "InstanceType": "m6i.large",
+        "Placement": {"AvailabilityZone": "us-east-2b"},
+        "State": {"Name": state},
+        "StateReason": {"Code": reason, "Message": "as EC2 says"},
+        "Tags": [{"Key": name.replace("_", ":"), "Value": value} for name, value in tags.items()],
+    }
+
+
+def listing(*instances: dict[str, Any]) -> dict[str, Any]:
+    return {"Reservations": [{"Instances": [each]} for each in instances]}
+
+
+class TestRequest:
+    def test_it_asks_for_all_types_in_all_subnets_of_their_zone(self) -> None:
+        sdk = Sdk()
+        launched(sdk)
+        [asked] = sdk.asked("CreateFleet")
+        overrides = {
+            config["LaunchTemplateSpecification"]["LaunchTemplateName"].rsplit("-7-")[1]: [
+                (override["InstanceType"], override["SubnetId"]) for override in config["Overrides"]
+            ]
+            for config in asked["LaunchTemplateConfigs"]
+        }
+        assert overrides == {
+            "arm64": [("m6g.large", "subnet-a")],
+            "x86-64": [("m6i.large", "subnet-b"), ("m6i.large", "subnet-b2")],
+        }
+        assert asked["Type"] == "instant"
+        assert asked["TargetCapacitySpecification"]["TotalTargetCapacity"] == 2
+        assert asked["SpotOptions"] == {
+            "AllocationStrategy": "price-capacity-optimized",
+            "InstanceInterruptionBehavior": "terminate",
+        }
+
+    def test_on_demand_machines_are_the_cheapest(self) -> None:
+        sdk = Sdk()
+        asyncio.run(fleet(sdk).launch(LaunchRecord(7, slots=(4,), purchase="on-demand", request=REQUEST)))
+        [asked] = sdk.asked("CreateFleet")
+        assert asked["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
+        assert asked["TargetCapacitySpecification"]["OnDemandTargetCapacity"] == 1
+        assert "SpotOptions" not in asked
+
+    def test_a_repeated_request_is_the_same_and_another_runs_is_not(self) -> None:
+        sdk = Sdk()
+        mine = fleet(sdk)
+        clients = sdk.clients()
+        later = Ec2Fleet(
+            clients, Instances(clients, STORE), SETUP, Run(RUN.generation, 4), boot(), lambda its: "later"
+        )
+
+        async def main() -> None:
+            await mine.launch(record())
+            await mine.launch(record())
+            await later.launch(record())
+
+        asyncio.run(main())
+        first, second, others = sdk.asked("CreateFleet")
+        assert first == second
+        assert first["ClientToken"] != others["ClientToken"]
+        assert len(first["ClientToken"]) <= 64
+
+    def test_at_most_300_pools_are_named(self) -> None:
+        sdk = Sdk()
+        pools = [[f"m{number}.large", "us-east-2a", 0.03, "arm64"] for number in range(400)]
+        launched(sdk, record(pools=pools))
+        [asked] = sdk.asked("CreateFleet")
+        assert sum(len(config["Overrides"]) for config in asked["LaunchTemplateConfigs"]) == 300
+
+    def test_the_template_says_what_a_machine_is(self) -> None:
+        sdk = Sdk()
+        launched(sdk)
+        arm, x86 = sdk.asked("CreateLaunchTemplate")
+        data = arm["LaunchTemplateData"]
+        assert (data["ImageId"], x86["LaunchTemplateData"]["ImageId"]) == ("ami-arm", "ami-x86")
+        assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
+        assert data["MetadataOptions"]["HttpTokens"] == "required"
+        assert data["IamInstanceProfile"] == {"Name": "machines"}
+        [interface] = data["NetworkInterfaces"]
+        assert (interface["AssociatePublicIpAddress"], interface["Groups"]) == (False, ["sg-1"])
+        [disk] = data["BlockDeviceMappings"]
+        assert (disk["DeviceName"], disk["Ebs"]["VolumeSize"], disk["Ebs"]["Encrypted"]) == (
+            "/dev/xvda",
+            13,
+            True,
+        )
+        told = Boot.from_text(base64.b64decode(data["UserData"]).decode())
+        assert (told.launch, told.slots, told.instance) == (7, 4, "")
+        for marked in data["TagSpecifications"]:
+            tags = {tag["Key"]: tag["Value"] for tag in marked["Tags"]}
+            assert tags["team"] == "film"
+            assert (tags["spotbatch:run"], tags["spotbatch:store"]) == (RUN.tag, STORE)
+            assert (tags["spotbatch:launch"], tags["spotbatch:slots"]) == ("7", "4")
+
+    def test_names_of_templates_fit_for_the_longest_job(self) -> None:
+        sdk = Sdk()
+        run = Run(Generation("j" * 63, 999_999), 9999)
+        clients = sdk.clients()
+        asked = Ec2Fleet(clients, Instances(clients, STORE), SETUP, run, boot(), lambda its: "boot")
+        asyncio.run(asked.launch(LaunchRecord(99_999, slots=(4,), request=REQUEST)))
+        assert all(len(each["LaunchTemplateName"]) <= 128 for each in sdk.asked("CreateLaunchTemplate"))
+
+    def test_boot_data_that_is_too_long_is_refused_by_name(self) -> None:
+        with pytest.raises(InvalidInput, match="takes 20000 bytes; EC2 allows 16384"):
+            template_data(SETUP, RUN, record(), REQUEST["images"]["arm64"], 8, "x" * 20_000)  # type: ignore[index]
+
+
+class TestAnswer:
+    def test_machines_carry_the_price_of_their_pool(self) -> None:
+        answer = {
+            "Instances": [given("m6g.large", "subnet-a", "i-1"), given("m6i.large", "subnet-b2", "i-2")]
+        }
+        outcome = launched(Sdk(CreateFleet=answer))
+        assert outcome.refusals == ()
+        assert [(each.id, each.launch, each.slots, each.usd_per_hour) for each in outcome.instances] == [
+            ("i-1", 7, 4, 0.03),
+            ("i-2", 7, 4, 0.04),
+        ]
+
+    def test_what_some_pools_refused_and_others_had_is_no_refusal(self) -> None:
+        answer = {
+            "Instances": [given("m6g.large", "subnet-a", "i-1", "i-2")],
+            "Errors": [error("InsufficientInstanceCapacity")],
+        }
+        assert launched(Sdk(CreateFleet=answer)).refusals == ()
+
+    def test_a_partial_answer_is_machines_and_one_refusal_for_each_code(self) -> None:
+        answer = {
+            "Instances": [given("m6g.large", "subnet-a", "i-1")],
+            "Errors": [
+                error("InsufficientInstanceCapacity", "m6i.large", "subnet-b"),
+                error("InsufficientInstanceCapacity", "m6i.large", "subnet-b2"),
+                error("InsufficientInstanceCapacity", "c6i.large", "subnet-b2"),
+                error("InsufficientFreeAddressesInSubnet", "m6i.large", "subnet-b2"),
+            ],
+        }
+        outcome = launched(Sdk(CreateFleet=answer), record(3))
+        assert [each.id for each in outcome.instances] == ["i-1"]
+        assert [type(each) for each in outcome.refusals] == [NoCapacity, NoCapacity]
+        assert "(m6i.large, c6i.large)" in outcome.refusals[0].message
+
+    def test_fewer_machines_without_an_error_are_a_want_of_capacity(self) -> None:
+        [refusal] = launched(Sdk(CreateFleet={"Instances": []})).refusals
+        assert isinstance(refusal, NoCapacity)
+
+    @pytest.mark.parametrize(
+        ("code", "kind", "fatal"),
+        [
+            ("InsufficientInstanceCapacity", NoCapacity, False),
+            ("UnfulfillableCapacity", NoCapacity, False),
+            ("InsufficientFreeAddressesInSubnet", NoCapacity, False),
+            ("Unsupported", NoCapacity, False),
+            ("InvalidFleetConfiguration", NoCapacity, False),
+            ("MaxSpotInstanceCountExceeded", QuotaExceeded, False),
+            ("VcpuLimitExceeded", QuotaExceeded, False),
+            ("RequestLimitExceeded", Throttled, False),
+            ("UnauthorizedOperation", AccessDenied, True),
+            ("InvalidAMIID.NotFound", BadRequest, True),
+        ],
+    )
+    def test_an_error_of_a_pool_is_a_verdict(self, code: str, kind: type[Refusal], fatal: bool) -> None:
+        sdk = Sdk(CreateFleet={"Errors": [error(code)]}, GetServiceQuota="AccessDeniedException")
+        [refusal] = launched(sdk).refusals
+        assert (type(refusal), refusal.fatal, refusal.code) == (kind, fatal, code)
+        assert refusal.remedy
+
+    @pytest.mark.parametrize(
+        ("code", "kind"),
+        [
+            ("MaxSpotInstanceCountExceeded", QuotaExceeded),
+            ("RequestLimitExceeded", Throttled),
+            ("UnauthorizedOperation", AccessDenied),
+            ("InvalidAMIID.NotFound", BadRequest),
+            ("InvalidSubnetID.NotFound", BadRequest),
+        ],
+    )
+    def test_a_refusal_of_the_whole_is_an_outcome_without_machines(
+        self, code: str, kind: type[Refusal]
+    ) -> None:
+        outcome = launched(Sdk(CreateFleet=code, GetServiceQuota="AccessDeniedException"))
+        assert outcome.instances == ()
+        assert [type(each) for each in outcome.refusals] == [kind]
+
+    def test_a_template_that_may_not_be_made_is_told_as_the_refusal(self) -> None:
+        sdk = Sdk(CreateLaunchTemplate="UnauthorizedOperation")
+        [refusal] = launched(sdk).refusals
+        assert "Allow ec2:CreateLaunchTemplate" in refusal.remedy
+        assert sdk.asked("CreateFleet") == []
+
+    @pytest.mark.parametrize("failure", ["InternalError", ReadTimeoutError(endpoint_url="https://ec2")])
+    def test_where_nothing_is_known_of_the_effect_it_raises(self, failure: Any) -> None:
+        with pytest.raises(CloudUnavailable):
+            launched(Sdk(CreateFleet=failure))
+
+
+class TestQuotas:
+    def refusal(self, quota: Any, **changed: Any) -> QuotaExceeded:
+        answer = {"Errors": [error("MaxSpotInstanceCountExceeded", **changed)]}
+        [refusal] = launched(Sdk(CreateFleet=answer, GetServiceQuota=quota)).refusals
+        assert isinstance(refusal, QuotaExceeded)
+        return refusal
+
+    def test_the_remedy_is_the_command_that_raises_the_quota(self) -> None:
+        refusal = self.refusal({"Quota": {"Value": 100.0}})
+        assert "now 100," in refusal.remedy
+        assert (
+            "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-34B43A08 "
+            "--desired-value 200 --region us-east-2"
+        ) in refusal.remedy
+        assert not refusal.fatal
+
+    def test_the_quota_is_that_of_the_types_family(self) -> None:
+        assert "L-3819A6DF" in self.refusal({"Quota": {"Value": 8.0}}, type_="g5.xlarge").remedy
+
+    @pytest.mark.parametrize(("vcpus", "fatal"), [(0.0, True), (1.0, True), (2.0, False)])
+    def test_it_is_fatal_only_below_one_machine(self, vcpus: float, fatal: bool) -> None:
+        assert self.refusal({"Quota": {"Value": vcpus}}).fatal is fatal
+
+    def test_without_the_permission_the_message_tells_the_quota(self) -> None:
+        message = "You have requested more vCPU capacity than your current vCPU limit of 0 allows"
+        assert self.refusal("AccessDeniedException", message=message).fatal
+        assert not self.refusal("AccessDeniedException").fatal
+
+
+class TestRepeatedLaunch:
+    def test_machines_that_are_there_are_the_answer(self) -> None:
+        sdk = Sdk(DescribeInstances=listing(described("i-1"), described("i-2", "terminated")))
+        outcome = launched(sdk)
+        assert [(each.id, each.usd_per_hour) for each in outcome.instances] == [("i-1", 0.04), ("i-2", 0.04)]
+        assert sdk.asked("CreateFleet") == []
+
+    def test_a_template_that_is_there_is_used(self) -> None:
+        sdk = Sdk(
+            CreateLaunchTemplate="InvalidLaunchTemplateName.AlreadyExistsException",
+            CreateFleet={"Instances": [given("m6g.large", "subnet-a", "i-1", "i-2")]},
+        )
+        assert len(launched(sdk).instances) == 2
+
+    def test_a_token_used_with_other_parameters_gives_the_machines_of_then(self) -> None:
+        sdk = Sdk(
+            CreateFleet="IdempotentParameterMismatch",
+            DescribeInstances=[listing(), listing(described("i-1"))],
+        )
+        assert [each.id for each in launched(sdk).instances] == ["i-1"]
+
+    def test_while_they_cannot_be_seen_it_raises(self) -> None:
+        with pytest.raises(CloudUnavailable, match="launch 7 was asked for before"):
+            launched(Sdk(CreateFleet="IdempotentParameterMismatch", DescribeInstances=listing()))
+
+
+class TestDescribe:
+    def look(self, *instances: dict[str, Any]) -> Any:
+        return asyncio.run(fleet(Sdk(DescribeInstances=listing(*instances))).describe())
+
+    @pytest.mark.parametrize(
+        ("code", "interrupted", "reason"),
+        [
+            ("Server.SpotInstanceTermination", True, "EC2 took it back"),
+            ("Client.InstanceInitiatedShutdown", False, "the agent ended"),
+            ("Client.UserInitiatedShutdown", False, "it was asked to end"),
+            ("Server.SomethingNew", False, "as EC2 says"),
+        ],
+    )
+    def test_the_state_reason_tells_a_reclaim_from_an_end(
+        self, code: str, interrupted: bool, reason: str
+    ) -> None:
+        [machine] = self.look(described("i-1", "terminated", code))
+        assert (machine.state, machine.interrupted, machine.reason) == ("terminated", interrupted, reason)
+
+    @pytest.mark.parametrize(
+        ("state", "seen"),
+        [
+            ("pending", "pending"),
+            ("running", "running"),
+            ("shutting-down", "running"),
+            ("stopping", "running"),
+            ("stopped", "running"),
+            ("terminated", "terminated"),
+        ],
+    )
+    def test_a_machine_is_gone_only_once_it_is_terminated(self, state: str, seen: str) -> None:
+        assert [each.state for each in self.look(described("i-1", state))] == [seen]
+
+    def test_machines_of_other_runs_and_copied_tags_are_left_out(self) -> None:
+        foreign = {**described("i-3"), "Tags": [{"Key": "spotbatch:run", "Value": RUN.tag}]}
+        found = self.look(described("i-1"), described("i-2", spotbatch_run="other/1/1"), foreign)
+        assert [each.id for each in found] == ["i-1"]
+
+    @pytest.mark.parametrize("failure", ["RequestLimitExceeded", "InternalError"])
+    def test_where_nobody_can_look_it_is_throttled(self, failure: str) -> None:
+        with pytest.raises(Throttled):
+            asyncio.run(fleet(Sdk(DescribeInstances=failure)).describe())
+
+    def test_all_jobs_of_a_process_look_together(self) -> None:
+        sdk = Sdk(DescribeInstances=listing(described("i-1")))
+        clients = sdk.clients()
+        instances = Instances(clients, STORE)
+        fleets = [
+            Ec2Fleet(clients, instances, SETUP, Run(RUN.generation, run), boot(), lambda its: "boot")
+            for run in range(1, 30)
+        ]
+
+        async def main() -> None:
+            await asyncio.gather(*(each.describe() for each in fleets))
+            await asyncio.gather(*(each.describe() for each in fleets))
+
+        asyncio.run(main())
+        assert len(sdk.asked("DescribeInstances")) == 1
+
+
+class TestTerminate:
+    def test_one_unknown_machine_does_not_spare_the_others(self) -> None:
+        def terminate(InstanceIds: list[str]) -> dict[str, Any]:
+            if "i-bad" in InstanceIds:
+                sdk.answer("Refusing", {})
+            return {}
+
+        sdk = Sdk(TerminateInstances=terminate, Refusing="InvalidInstanceID.NotFound")
+        asyncio.run(fleet(sdk).terminate(["i-1", "i-bad", "i-2", "never-was-1"]))
+        assert [each["InstanceIds"] for each in sdk.asked("TerminateInstances")] == [
+            ["i-1", "i-bad", "i-2"],
+            ["i-1"],
+            ["i-bad"],
+            ["i-2"],
+        ]
+
+    def test_a_refused_termination_is_raised(self) -> None:
+        with pytest.raises(AccessDenied, match="TerminateInstances"):
+            asyncio.run(fleet(Sdk(TerminateInstances="UnauthorizedOperation")).terminate(["i-1"]))

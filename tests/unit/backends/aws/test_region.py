@@ -1,0 +1,301 @@
+"""What a region has and charges, asked of a moto server and kept in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from airflow_provider_spotbatch.backends.aws import AwsBackend
+from airflow_provider_spotbatch.backends.aws.facts import Facts
+from airflow_provider_spotbatch.backends.aws.machine_types import machine_type
+from airflow_provider_spotbatch.backends.aws.prices import ask_on_demand, ask_spot, estimated
+from airflow_provider_spotbatch.backends.machine_sizing import MachineType
+from airflow_provider_spotbatch.backends.memory import MemoryCloud
+from airflow_provider_spotbatch.job.boot import Boot
+from airflow_provider_spotbatch.job.errors import InvalidInput
+from airflow_provider_spotbatch.job.keys import Generation, Run, facts
+from airflow_provider_spotbatch.job.launches import LaunchRecord
+from airflow_provider_spotbatch.job.policy import Policy
+from airflow_provider_spotbatch.job.resources import Resources
+from tests.cloud.cloudbox.moto import Moto
+from tests.support.aws import REGION, aws_settings
+from tests.unit.backends.aws.sdk import Sdk
+from tests.unit.backends.aws.test_fleet import RUN, boot
+
+T = TypeVar("T")
+
+
+def run(asked: Awaitable[T]) -> T:
+    async def main() -> T:
+        return await asked
+
+    return asyncio.run(main())
+
+
+class TestFacts:
+    def test_what_is_fresh_is_not_asked_again_by_any_process(self) -> None:
+        now = 1000.0
+        asked = 0
+
+        async def ask() -> list[int]:
+            nonlocal asked
+            asked += 1
+            return [asked]
+
+        async def main() -> None:
+            nonlocal now
+            store = MemoryCloud("facts shared").store
+            mine, theirs = (Facts(lambda: store, lambda: now) for _ in range(2))
+            assert await asyncio.gather(*(mine.get("aws/x", 60, ask) for _ in range(5))) == [[1]] * 5
+            assert await theirs.get("aws/x", 60, ask) == [1]
+            now += 61
+            assert await mine.get("aws/x", 60, ask) == [2]
+            assert await theirs.get("aws/x", 60, ask) == [2]
+
+        asyncio.run(main())
+
+    def test_a_failed_asking_is_not_kept(self) -> None:
+        async def main() -> None:
+            known = Facts(lambda: MemoryCloud("facts failed").store)
+
+            async def fail() -> int:
+                raise InvalidInput("not now")
+
+            async def succeed() -> int:
+                return 1
+
+            with pytest.raises(InvalidInput):
+                await known.get("aws/x", 60, fail)
+            assert await known.get("aws/x", 60, succeed) == 1
+
+        asyncio.run(main())
+
+    def test_what_another_release_wrote_is_asked_anew(self) -> None:
+        async def main() -> None:
+            store = MemoryCloud("facts format").store
+            await store.write(facts("aws/x"), json.dumps({"format": 99, "rows": []}).encode())
+
+            async def ask() -> int:
+                return 1
+
+            assert await Facts(lambda: store).get("aws/x", 60, ask) == 1
+
+        asyncio.run(main())
+
+
+def listed(**changed: Any) -> dict[str, Any]:
+    return {
+        "InstanceType": "m6i.large",
+        "CurrentGeneration": True,
+        "BareMetal": False,
+        "BurstablePerformanceSupported": False,
+        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
+        "VCpuInfo": {"DefaultVCpus": 2},
+        "MemoryInfo": {"SizeInMiB": 8192},
+        **changed,
+    }
+
+
+def gpus(maker: str = "NVIDIA", count: int = 4, mib: int = 16384) -> dict[str, Any]:
+    return {"Gpus": [{"Manufacturer": maker, "Count": count, "MemoryInfo": {"SizeInMiB": mib}}]}
+
+
+class TestMachineTypes:
+    def test_a_type_is_what_ec2_says_of_it(self) -> None:
+        assert machine_type(listed()) == MachineType("m6i.large", 2, 8.0)
+        arm = machine_type(
+            listed(InstanceType="t4g.small", BurstablePerformanceSupported=True)
+            | {"ProcessorInfo": {"SupportedArchitectures": ["arm64"]}}
+        )
+        assert arm == MachineType("t4g.small", 2, 8.0, architecture="arm64", burstable=True)
+        assert machine_type(listed(InstanceType="g4dn.12xlarge", GpuInfo=gpus())) == MachineType(
+            "g4dn.12xlarge", 2, 8.0, gpus=4, gpu_memory_gb=16.0
+        )
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"InstanceType": "hpc7a.96xlarge"},
+            {"InstanceType": "inf2.xlarge"},
+            {"InstanceType": "u-6tb1.112xlarge"},
+            {"InstanceType": "u7i-12tb.224xlarge"},
+            {"InstanceType": "dl1.24xlarge", "GpuInfo": gpus("Habana")},
+            {"InstanceType": "g4ad.xlarge", "GpuInfo": gpus("AMD")},
+            {"InstanceType": "f2.6xlarge", "FpgaInfo": {"Fpgas": [{"Count": 1}]}},
+        ],
+    )
+    def test_types_made_for_a_purpose_are_marked(self, changed: dict[str, Any]) -> None:
+        found = machine_type(listed(**changed))
+        assert found is not None
+        assert found.specialised
+        assert found.gpus == 0
+
+    def test_a_type_without_linux_is_none(self) -> None:
+        assert machine_type(listed(ProcessorInfo={"SupportedArchitectures": ["x86_64_mac"]})) is None
+
+
+class TestPrices:
+    def test_the_newest_spot_price_of_each_pool_counts(self) -> None:
+        rows = [("m6i.large", "us-east-2a", "0.05", 2), ("m6i.large", "us-east-2a", "0.04", 1)]
+        history = [
+            {"InstanceType": type_, "AvailabilityZone": zone, "SpotPrice": price, "Timestamp": at}
+            for type_, zone, price, at in rows
+        ]
+        [price] = run(ask_spot(_asking(DescribeSpotPriceHistory={"SpotPriceHistory": history})))
+        assert (price["type"], price["zone"], price["usd_per_hour"]) == ("m6i.large", "us-east-2a", 0.05)
+
+    def test_on_demand_prices_are_those_of_the_list(self) -> None:
+        dimension = {"priceDimensions": {"x": {"pricePerUnit": {"USD": "0.0960000000"}}}}
+        product = {
+            "product": {"attributes": {"instanceType": "m6i.large"}},
+            "terms": {"OnDemand": {"y": dimension}},
+        }
+        found = run(
+            ask_on_demand(
+                _asking(GetProducts={"PriceList": [json.dumps(product)]}),
+                [MachineType("m6i.large", 2, 8.0), MachineType("m9z.large", 2, 8.0)],
+                {"m6i.large": ["us-east-2a", "us-east-2b"], "m9z.large": ["us-east-2a"]},
+            )
+        )
+        prices = {(each["type"], each["zone"]): each["usd_per_hour"] for each in found}
+        assert prices == {
+            ("m6i.large", "us-east-2a"): 0.096,
+            ("m6i.large", "us-east-2b"): 0.096,
+            ("m9z.large", "us-east-2a"): estimated(MachineType("m9z.large", 2, 8.0)),
+        }
+
+    def test_who_may_not_read_the_list_goes_by_estimates(self) -> None:
+        [price] = run(
+            ask_on_demand(
+                _asking(GetProducts="AccessDeniedException"),
+                [MachineType("m6i.large", 2, 8.0)],
+                {"m6i.large": ["us-east-2a"]},
+            )
+        )
+        assert price["usd_per_hour"] == pytest.approx(0.096, rel=0.1)
+
+    @pytest.mark.parametrize(
+        ("vcpus", "memory_gb", "usd"), [(2, 4, 0.085), (2, 8, 0.096), (2, 16, 0.126), (64, 256, 3.072)]
+    )
+    def test_estimates_are_near_the_list(self, vcpus: int, memory_gb: float, usd: float) -> None:
+        assert estimated(MachineType("m", vcpus, memory_gb)) == pytest.approx(usd, rel=0.1)
+
+
+def _asking(**answers: Any) -> Any:
+    return Sdk(**answers).clients()
+
+
+_slow: dict[str, bytes] = {}
+"""What moto takes seconds to tell, and always tells the same: asked once."""
+
+
+async def _with_facts(backend: AwsBackend) -> AwsBackend:
+    store = backend.open_store()
+    for name, data in _slow.items():
+        await store.write(name, data)
+    await backend.region.types()
+    for purchase in ("spot", "on-demand"):
+        await backend.region.prices(purchase)
+    for what in ("types", "zones", "spot-prices", "on-demand-prices"):
+        name = facts(f"aws/{REGION}/{what}")
+        _slow[name] = await store.read(name) or b""
+    return backend
+
+
+def opened(moto: Moto, name: str, **options: Any) -> AwsBackend:
+    return run(_with_facts(AwsBackend(aws_settings(moto, name, **options))))
+
+
+def boot_of(backend: AwsBackend) -> Boot:
+    return boot(
+        store=backend.store_uri,
+        store_options=backend.store_options,
+        backend_options=backend.boot_options(),
+    )
+
+
+class TestOffers:
+    def offers(self, backend: AwsBackend, resources: Resources, **policy: Any) -> Any:
+        return run(backend.offers(resources, Policy(resources=resources, **policy), 64))
+
+    def test_machines_of_both_architectures_in_the_connections_zones(self, moto: Moto) -> None:
+        subnets = moto.client("ec2", REGION).describe_subnets()["Subnets"]
+        one_zone = [subnets[0]["SubnetId"]]
+        backend = opened(moto, "offers", subnets=one_zone)
+        offers = self.offers(backend, Resources(cpus=2, memory_gb=4))
+        assert len(offers) > 1
+        best = offers[0]
+        assert best.purchase == "spot"
+        assert {pool[3] for pool in best.request["pools"]} == {"arm64", "x86_64"}
+        assert list(best.request["subnets"].values()) == [one_zone]
+        assert set(best.request["images"]) == {"arm64", "x86_64"}
+        assert {pool[1] for pool in best.request["pools"]} == set(best.request["subnets"])
+        json.dumps([offer.request for offer in offers])
+
+    def test_what_was_asked_is_kept_in_the_store(self, moto: Moto) -> None:
+        backend = opened(moto, "kept")
+        first = self.offers(backend, Resources())
+        names = {entry.name for entry in run(backend.open_store().list_objects("facts"))}
+        assert {f"facts/aws/{REGION}/types.json", f"facts/aws/{REGION}/spot-prices.json"} <= names
+        assert self.offers(backend, Resources()) == first
+
+    def test_on_demand_follows_spot_where_both_may_be_bought(self, moto: Moto) -> None:
+        backend = opened(moto, "both")
+        offers = self.offers(backend, Resources(), purchase="spot-then-on-demand")
+        purchases = [offer.purchase for offer in offers]
+        assert purchases == sorted(purchases, reverse=True)
+        assert set(purchases) == {"spot", "on-demand"}
+
+    def test_an_image_that_does_not_exist_is_named(self, moto: Moto) -> None:
+        backend = AwsBackend(aws_settings(moto, "no-image", image=["/no/such/parameter"]))
+        with pytest.raises(InvalidInput, match="no SSM parameter /no/such/parameter in us-east-2"):
+            self.offers(backend, Resources())
+
+    def test_an_offer_can_be_launched(self, moto: Moto) -> None:
+        backend = opened(moto, "launched")
+        offer = self.offers(backend, Resources())[0]
+        record = LaunchRecord(
+            1,
+            slots=(offer.slots,) * 2,
+            token="token-1",
+            request={**offer.request, "usd_per_hour": offer.usd_per_hour},
+        )
+        outcome = run(backend.fleet(RUN, boot_of(backend)).launch(record))
+        assert outcome.refusals == ()
+        assert len(outcome.instances) == 2
+        assert all(0 < each.usd_per_hour <= offer.usd_per_hour for each in outcome.instances)
+
+
+class TestTemplates:
+    def test_they_go_when_the_fleet_is_closed_and_no_others(self, moto: Moto) -> None:
+        backend = opened(moto, "templates")
+        offer = run(backend.offers(Resources(), Policy(), 4))[0]
+        record = LaunchRecord(1, slots=(offer.slots,), token="token-1", request=offer.request or {})
+        other = Run(Generation("other-0123456789abcdef", 1), 1)
+        mine = backend.fleet(RUN, boot_of(backend))
+        theirs = backend.fleet(other, boot_of(backend))
+        ec2 = moto.client("ec2", REGION)
+
+        def left() -> set[str]:
+            templates = ec2.describe_launch_templates()["LaunchTemplates"]
+            return {
+                tag["Value"] for each in templates for tag in each["Tags"] if tag["Key"] == "spotbatch:run"
+            }
+
+        async def main() -> None:
+            await mine.launch(record)
+            await theirs.launch(record)
+            assert left() == {RUN.tag, other.tag}
+            await mine.close()
+            assert left() == {other.tag}
+            await mine.close()
+            assert await backend.forget_ended() == 0
+            assert left() == {other.tag}
+
+        asyncio.run(main())
