@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib import metadata
 
@@ -17,9 +19,28 @@ _AIRFLOW = "airflow"
 def requirements_of_modules(modules: Iterable[str]) -> tuple[str, ...]:
     """Requirement lines of the distributions that these modules belong to, at the versions that are installed
     here. Ours and Airflow are none of them: on machines there is no Airflow."""
-    owners = metadata.packages_distributions()
+    owners = _owners_of_packages()
     names = {_normal(name) for module in modules for name in _owners(module, owners)}
     return tuple(installed_requirement(name) for name in sorted(names - {_OURS}))
+
+
+def _owners_of_packages() -> dict[str, list[str]]:
+    """Top-level package → distributions. The library's own function for that knows, on Python 3.10, only
+    distributions that declare their packages, and most do not."""
+    owners = defaultdict(list)
+    for distribution in metadata.distributions():
+        declared = (distribution.read_text("top_level.txt") or "").split()
+        for package in set(declared or _packages_of(distribution.files or ())):
+            owners[package].append(distribution.metadata["Name"])
+    return dict(owners)
+
+
+def _packages_of(files: Iterable[metadata.PackagePath]) -> Iterator[str]:
+    """Top-level packages and modules among a distribution's files."""
+    for file in files:
+        module = inspect.getmodulename(file.name)
+        if module is not None:
+            yield file.parts[0] if len(file.parts) > 1 else module
 
 
 def _owners(module: str, owners: Mapping[str, list[str]]) -> list[str]:

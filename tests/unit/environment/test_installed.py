@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def install(site: Path, name: str, *files: str, url: str | None = None) -> None:
 def test_modules_are_traced_to_their_distributions_at_their_versions(site: Path) -> None:
     install(site, "Acme.Shapes", "acme_shapes/__init__.py")
     assert requirements_of_modules(["acme_shapes.round", "json"]) == ("acme-shapes==2.5",)
+
+
+def test_a_module_in_one_file_is_traced_too(site: Path) -> None:
+    install(site, "corp-quick", f"corp_quick{EXTENSION_SUFFIXES[0]}")
+    install(site, "corp-plain", "corp_plain.py")
+    assert requirements_of_modules(["corp_quick", "corp_plain"]) == ("corp-plain==2.5", "corp-quick==2.5")
+
+
+def test_a_distribution_that_declares_its_packages_is_believed(site: Path) -> None:
+    install(site, "corp-maps", "corp_maps/__init__.py", "build_tool.py")
+    (site / "corp_maps-2.5.dist-info" / "top_level.txt").write_text("corp_maps\n")
+    assert requirements_of_modules(["corp_maps", "build_tool"]) == ("corp-maps==2.5",)
 
 
 def test_distributions_of_one_namespace_are_told_apart(site: Path) -> None:
