@@ -9,7 +9,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -155,9 +155,10 @@ class Store:
         import obstore
 
         try:
-            return _stored(await self._ask("look at", name, lambda: obstore.head_async(self.inner, name)))
+            found = await self._ask("look at", name, lambda: obstore.head_async(self.inner, name))
         except FileNotFoundError:
             return None
+        return replace(_stored(found), name=name)  # obstore before 0.12 tells it with the store's prefix
 
     async def list_objects(self, prefix: str, after: str | None = None) -> list[StoredObject]:
         """Objects below ``prefix``, ordered by name, only those after ``after`` if it is given."""
