@@ -111,26 +111,24 @@ async def close_launches(site: Site, run: Run) -> None:
 async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline: float) -> bool:
     """Terminate until every machine is seen gone, and none that was asked for can still appear.
 
-    A launch record without an answer may belong to a controller that was stopped just before its
-    call: its machines can appear until its plan is too old, so its answer or that time is awaited.
+    The launch log is closed by now. A machine can appear until the visibility bound after its launch's
+    answer; a record without an answer may belong to a controller that was stopped just before its call,
+    which can be made until its plan is too old.
     """
     began = site.clock()
     told: set[str] = set()
-    empty_since: float | None = None
     while True:
         try:
+            looked = site.clock() - began
             left = [machine.id for machine in await fleet.describe() if machine.state != TERMINATED]
             if left:
-                empty_since = None
                 if not told.issuperset(left):
                     say(f"ending machines {', '.join(left)}")
                     told.update(left)
                 await fleet.terminate(left)
-            elif await _all_answered(site, run) or site.clock() - began > PLAN_SECONDS:
-                empty_since = site.clock() if empty_since is None else empty_since
-                if site.clock() - empty_since >= fleet.visibility_bound:
-                    await _close(fleet, say)
-                    return True
+            elif looked >= await _settled_after(site, run, fleet.visibility_bound):
+                await _close(fleet, say)
+                return True
         except (Throttled, StoreUnavailable, CloudUnavailable):
             pass  # looked at again after the pause
         except Refusal as refusal:
@@ -151,13 +149,17 @@ async def _close(fleet: Fleet, say: Say) -> None:
         say(f"what served to launch machines could not be removed: {error}")
 
 
-async def _all_answered(site: Site, run: Run) -> bool:
-    names = {entry.name for entry in await site.store.list_objects(run.launches)}
-    for name in sorted(names):
-        number, kind = launch_entry(name)
-        if kind != "json" or run.launch_result(number) in names:
-            continue
-        data = await site.store.read(name)
-        if data is not None and not LaunchRecord.from_bytes(data).closed:
-            return False
-    return True
+async def _settled_after(site: Site, run: Run, bound: float) -> float:
+    """Seconds from the end of the launch log, now or earlier, until no machine can appear any more.
+
+    Reckoned by the store's times alone: those of the answers, and of the record that closed the log.
+    """
+    entries = {entry.name: entry.modified for entry in await site.store.list_objects(run.launches)}
+    numbers = {number for number, kind in map(launch_entry, entries) if kind == "json"}
+    closed_at = entries[run.launch(max(numbers))]
+    settled = 0.0
+    for number in numbers - {max(numbers)}:
+        answered_at = entries.get(run.launch_result(number))
+        after = PLAN_SECONDS if answered_at is None else answered_at - closed_at
+        settled = max(settled, after + bound)
+    return settled

@@ -80,3 +80,17 @@ def test_a_cancelled_run_is_gone_only_when_its_fresh_machines_must_be_visible() 
         assert not told.cloud.on()
 
     told.play(story())
+
+
+def test_a_run_whose_machines_were_launched_long_ago_ends_without_a_wait_for_others() -> None:
+    told = Simulation(items=4, script=Script(seconds=(60.0,)), visibility_bound=40.0)
+
+    async def story() -> Outcome:
+        run = await told.begin_run()
+        await told.drive(run)
+        over = told.clock.now()
+        outcome = await told.finish(run)
+        assert told.clock.now() - over < 10.0, told.log()
+        return outcome
+
+    told.check(told.play(story()))
