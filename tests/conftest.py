@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.cloud.cloudbox.box import Cloudbox
     from tests.cloud.cloudbox.moto import Moto
 
 # pytest's own limit on a test is enough; a busy machine is no reason to fail an example.
@@ -45,6 +46,38 @@ def moto(moto_server: Moto) -> Moto:
 
     emptied(moto_server)
     return moto_server
+
+
+@pytest.fixture(scope="session")
+def running_box() -> Iterator[Cloudbox]:
+    """The session's cloud on this machine. Tests leave it as they found it."""
+    from tests.cloud.cloudbox.box import Cloudbox
+    from tests.cloud.cloudbox.needs import missing_needs
+    from tests.conformance.place import missing
+
+    for need in missing_needs():
+        missing(need)
+    with Cloudbox() as box:
+        yield box
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Roots of the box's machines are made before the first test's time is counted: minutes, once on each
+    host."""
+    from tests.cloud.cloudbox.needs import missing_needs
+    from tests.cloud.cloudbox.roots import SUITES, root_of
+
+    wanted = any(_needs_box(item) for item in session.items)
+    if wanted and not missing_needs() and not session.config.option.collectonly:
+        for suite in SUITES:
+            root_of(suite)
+
+
+def _needs_box(item: pytest.Item) -> bool:
+    """The conformance suites ask for it by name, for one of their places."""
+    places = getattr(item, "callspec", None)
+    asked = places is not None and places.params.get("place") == "aws"
+    return asked or "running_box" in getattr(item, "fixturenames", ())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

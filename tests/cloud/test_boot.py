@@ -4,11 +4,9 @@ which a boot can fail. A stand-in plays the agent; whole jobs are in test_jobs.p
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import shutil
-import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.cloud.cloudbox.account import Account, make_account
 from tests.cloud.cloudbox.box import Cloudbox
 from tests.cloud.cloudbox.images import ARCHITECTURE, DEBIAN_12, DEBIAN_13, Image
 from tests.cloud.cloudbox.roots import root_of
+from tests.support.machine_archives import agent_archive, archive
 
 PYTHON = {DEBIAN_12: "3.11", DEBIAN_13: "3.13"}
 
@@ -52,22 +51,6 @@ import os, time
 while not os.path.exists("/tmp/crash"): time.sleep(0.05)
 os.abort()
 """
-
-
-def archive(files: dict[str, bytes], executable: bool = False) -> bytes:
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w:gz") as packed:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), 0o755 if executable else 0o644
-            packed.addfile(entry, io.BytesIO(data))
-    return target.getvalue()
-
-
-def agent(program: str, python: str) -> bytes:
-    """An archive whose agent is ``program``."""
-    package = f"lib/python{python}/site-packages/airflow_provider_spotbatch"
-    return archive({f"{package}/agent/__main__.py": program.encode(), f"{package}/__init__.py": b""})
 
 
 class Boots:
@@ -112,7 +95,7 @@ class Boots:
         """A machine whose agent is ``program``; ``parts`` are added to those of its
         archives; ``first`` is run before all that the product does."""
         python = boot.pop("python_version", PYTHON[image])
-        archives = {"agent": self.keep(agent(program, python)), **(parts or {})}
+        archives = {"agent": self.keep(agent_archive(program, python)), **(parts or {})}
         told = replace(self.boot, **{"archives": {ARCHITECTURE: archives}, "python_version": python, **boot})
         given = {"IamInstanceProfile": {"Name": self._account.instance_profile}} if profile else {}
         run = self._box.client("ec2").run_instances(

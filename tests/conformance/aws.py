@@ -1,44 +1,104 @@
-"""The aws backend on a moto server: EC2, SQS and S3 as far as it plays them."""
+"""The aws backend: on the cloudbox, whose machines run, or on moto alone where no box can run."""
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_spotbatch.backends.aws import AwsBackend
+from airflow_provider_spotbatch.backends.aws.notices import ENDPOINT_VARIABLE
 from airflow_provider_spotbatch.backends.settings import Settings
-from tests.cloud.cloudbox.moto import Moto
+from airflow_provider_spotbatch.job.keys import blob
+from tests.cloud.cloudbox.account import make_account
+from tests.cloud.cloudbox.images import ARCHITECTURE, DEBIAN_12
 from tests.conformance.place import LIVE_MACHINES, MANY_MESSAGES, ONE_DELIVERY, ONE_TOKEN, Place
-from tests.support.aws import REGION, aws_settings
+from tests.support.aws import AMAZON_LINUX, REGION, aws_settings, bucket_name, session
+from tests.support.machine_archives import agent_archive
 
-COARSER = {
-    ONE_TOKEN: "to moto, the same client token of CreateFleet twice is two fleets",
-    LIVE_MACHINES: "moto's machines run nothing",
+if TYPE_CHECKING:
+    from tests.cloud.cloudbox.box import Cloudbox
+    from tests.cloud.cloudbox.moto import Moto
+
+BOX_COARSER = {
     ONE_DELIVERY: "SQS delivers at least once, and moto may give two askers the same message",
     MANY_MESSAGES: "moto looks at all messages for every request",
 }
+MOTO_COARSER = {
+    **BOX_COARSER,
+    ONE_TOKEN: "to moto, the same client token of CreateFleet twice is two fleets",
+    LIVE_MACHINES: "moto's machines run nothing",
+}
+
+NOTICE_SECONDS = 3.0
+"""From the notice to the end, for 120: more than the agent's pause between two looks."""
+
+DEBIAN_PYTHON = "3.11"
 
 
-def aws_place(moto: Moto, monkeypatch: pytest.MonkeyPatch, name: str) -> Place:
-    settings = aws_settings(moto, name)
-    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(variable, "machine")  # what an instance profile gives a machine
-    return Place(
+def box_place(box: Cloudbox, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Place]:
+    """Machines boot the backend's own user data; only the agent in it is another."""
+    account = make_account(box, bucket_name(name))
+    settings = Settings(
+        conn_id=name,
+        backend="aws",
+        key=b"k" * 32,
+        store=f"s3://{account.bucket}/prefix",
+        options={
+            "region": box.region,
+            "endpoint_url": box.endpoint_url,
+            "session": session,
+            "instance_profile": account.instance_profile,
+            "image": [DEBIAN_12.id],
+        },
+    )
+    orders: dict[str, Any] = {"python_version": DEBIAN_PYTHON, "lifetime": 120.0}
+
+    def agents(program: str) -> None:
+        archive = agent_archive(program, DEBIAN_PYTHON)
+        digest = hashlib.sha256(archive).hexdigest()
+        box.client("s3").put_object(Bucket=account.bucket, Key=f"prefix/{blob(digest)}", Body=archive)
+        orders["archives"] = {ARCHITECTURE: {"agent": digest}}
+
+    _as_on_a_machine(monkeypatch)
+    yield Place(
         AwsBackend(settings),
+        idle_agents=lambda: agents("import time; time.sleep(60)"),
+        brief_agents=lambda: agents("pass"),
+        interrupt=lambda instance: box.notice(instance, NOTICE_SECONDS),
+        advise=box.recommend_rebalance,
+        enter=lambda instance: monkeypatch.setenv(ENDPOINT_VARIABLE, box.metadata_url(instance)),
+        orders=orders,
+        request=_request(box.client("ec2"), DEBIAN_12.id),
+        coarser=BOX_COARSER,
+    )
+    box.end_machines()
+
+
+def moto_place(moto: Moto, monkeypatch: pytest.MonkeyPatch, name: str) -> Place:
+    _as_on_a_machine(monkeypatch)
+    return Place(
+        AwsBackend(aws_settings(moto, name)),
         idle_agents=_nothing,
         brief_agents=_nothing,
         interrupt=_impossible,
         advise=_impossible,
-        request=_request(moto, settings),
-        coarser=COARSER,
+        request=_request(moto.client("ec2", REGION), AMAZON_LINUX[0].id),
+        coarser=MOTO_COARSER,
     )
 
 
-def _request(moto: Moto, settings: Settings) -> dict[str, Any]:
+def _as_on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an instance profile gives a machine: both clouds take any credentials."""
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(variable, "machine")
+
+
+def _request(ec2: Any, image: str) -> dict[str, Any]:
     """What sizing chooses and the backend pins, of one type in one zone."""
-    ec2 = moto.client("ec2", REGION)
-    [subnet] = ec2.describe_subnets(SubnetIds=[settings.options["subnets"][0]])["Subnets"]
+    subnet = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"][0]
     return {
         "offer": "spot-3",
         "usd_per_hour": 0.05,
@@ -46,7 +106,7 @@ def _request(moto: Moto, settings: Settings) -> dict[str, Any]:
         "disk_gb": 8.0,
         "least_vcpus": 2,
         "subnets": {subnet["AvailabilityZone"]: [subnet["SubnetId"]]},
-        "images": {"x86_64": {"id": settings.options["image"][0], "root_device": "/dev/xvda"}},
+        "images": {"x86_64": {"id": image, "root_device": "/dev/xvda"}},
     }
 
 

@@ -13,8 +13,9 @@ from airflow_provider_spotbatch.backends.local import LocalBackend
 from airflow_provider_spotbatch.backends.memory import MemoryBackend, MemoryCloud, SimulatedMachine
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.boot import Boot
-from tests.conformance.aws import aws_place
-from tests.conformance.place import Place, missing
+from tests.cloud.cloudbox.needs import missing_needs
+from tests.conformance.aws import box_place, moto_place
+from tests.conformance.place import Place, in_ci, missing
 
 BACKENDS = ("memory", "local", "aws")
 
@@ -22,11 +23,17 @@ BACKENDS = ("memory", "local", "aws")
 @pytest.fixture(params=BACKENDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "aws":
-        yield aws_place(
-            request.getfixturevalue("moto"), request.getfixturevalue("monkeypatch"), tmp_path.name
-        )
+        yield from _aws(request, request.getfixturevalue("monkeypatch"), tmp_path.name)
     else:
         yield from {"memory": _memory, "local": _local}[request.param](tmp_path)
+
+
+def _aws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Place]:
+    """The box, which fails in CI where it cannot run; at home without root and the like, moto alone."""
+    if missing_needs() and not in_ci():
+        yield moto_place(request.getfixturevalue("moto"), monkeypatch, name)
+    else:
+        yield from box_place(request.getfixturevalue("running_box"), monkeypatch, name)
 
 
 def _memory(tmp_path: Path) -> Iterator[Place]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_spotbatch.backends.base import Backend, Fleet, Queue
+from airflow_provider_spotbatch.backends import open_machine
+from airflow_provider_spotbatch.backends.base import Backend, Fleet, Machine, Queue
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.keys import Generation, Run
 from airflow_provider_spotbatch.job.launches import Instance, LaunchRecord
@@ -32,8 +33,9 @@ class Place:
     """A backend, one run on it, and what only its own set-up can do.
 
     Agents that ``fleet`` starts do nothing until they are ended; those of ``brief_fleet`` end at
-    once. ``interrupt`` has the platform take a machine back, ``advise`` advise to leave it.
-    ``request`` is what a launch record of the backend holds of its own. ``coarser`` names what an emulator
+    once. ``interrupt`` has the platform take a machine back, ``advise`` advise to leave it. After ``enter``
+    this process hears what that machine hears. ``orders`` is what boot data, and ``request`` what a launch
+    record of the backend holds of its own. ``coarser`` names what an emulator
     does more coarsely than the cloud it stands for, and how: tests that rest on it say so, and are skipped
     there.
     """
@@ -43,6 +45,8 @@ class Place:
     brief_agents: Callable[[], None]
     interrupt: Callable[[str], None]
     advise: Callable[[str], None]
+    enter: Callable[[str], None] = lambda instance: None
+    orders: dict[str, Any] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=dict)
     coarser: dict[str, str] = field(default_factory=dict)
 
@@ -61,6 +65,7 @@ class Place:
             grace=0.3,
             backend_options=self.backend.boot_options(),
             store_options=self.backend.store_options,
+            **self.orders,
         )
 
     @property
@@ -78,6 +83,11 @@ class Place:
         return LaunchRecord(
             number=number, slots=(3,) * machines, token=f"token-{number}", request=self.request
         )
+
+    def machine(self, launched: Instance) -> Machine:
+        """What an agent opens on that machine."""
+        self.enter(launched.id)
+        return open_machine(self.boot.for_machine(launched.id, launched.launch, launched.slots, 0, ""))
 
     def needs(self, what: str) -> None:
         """Skip the test where the emulator is too coarse for it."""
@@ -117,8 +127,12 @@ async def until_state(fleet: Fleet, instance: str, state: str) -> Instance:
     return await described(fleet, instance)
 
 
+def in_ci() -> bool:
+    return os.environ.get("CI") == "true"
+
+
 def missing(service: str) -> None:
     """A service that a backend's tests need is not there: a failure in CI, a skip at home."""
-    if os.environ.get("CI") == "true":
+    if in_ci():
         pytest.fail(f"{service} is missing")
     pytest.skip(f"{service} is missing")

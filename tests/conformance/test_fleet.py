@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from airflow_provider_spotbatch.backends import open_machine
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import RUNNING, TERMINATED
 from tests.conformance.place import LIVE_MACHINES, ONE_TOKEN, Place, described, until_state
@@ -120,8 +119,7 @@ class TestFleet:
         async def main() -> None:
             [launched] = (await place.fleet.launch(place.record(machines=1))).instances
             await until_state(place.fleet, launched.id, RUNNING)
-            machine = open_machine(place.boot.for_machine(launched.id, 1, 3, 0, ""))
-            hearing = asyncio.ensure_future(machine.notices().wait())
+            hearing = asyncio.ensure_future(place.machine(launched).notices().wait())
             place.interrupt(launched.id)
             assert await asyncio.wait_for(hearing, 10)
             end = await until_state(place.fleet, launched.id, TERMINATED)
@@ -135,7 +133,7 @@ class TestFleet:
         async def main() -> None:
             [launched] = (await place.fleet.launch(place.record(machines=1))).instances
             await until_state(place.fleet, launched.id, RUNNING)
-            notices = open_machine(place.boot.for_machine(launched.id, 1, 3, 0, "")).notices()
+            notices = place.machine(launched).notices()
             hearing = asyncio.ensure_future(notices.wait())
             place.advise(launched.id)
             assert await asyncio.wait_for(notices.wait_for_advice(), 10)

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from airflow_provider_spotbatch.backends import open_machine
 from airflow_provider_spotbatch.backends.base import Lease, Queue
 from airflow_provider_spotbatch.job.errors import LeaseLost, QueueGone
 from tests.conformance.place import MANY_MESSAGES, ONE_DELIVERY, Place
@@ -267,8 +266,8 @@ class TestQueue:
 
     def test_a_machine_sees_the_same_queue(self, place: Place) -> None:
         async def main() -> None:
-            launched = (await place.fleet.launch(place.record(machines=1))).instances[0]
-            machine = open_machine(place.boot.for_machine(launched.id, 1, 1, 0, ""))
+            [launched] = (await place.fleet.launch(place.record(machines=1))).instances
+            machine = place.machine(launched)
             await place.queue().send(["work"])
             [lease] = await machine.queue(place.run, 0).receive(1, wait=1)
             assert lease.body == "work"

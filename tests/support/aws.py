@@ -28,9 +28,14 @@ def session() -> Any:
     return boto3.Session("testing", "testing", region_name=REGION)
 
 
+def bucket_name(test: str) -> str:
+    """A bucket of a test's own. ``test``: the name of its folder, say."""
+    return f"spotbatch-{test.replace('_', '-').lower()}"[:63].rstrip("-")
+
+
 def aws_settings(moto: Moto, name: str, **options: Any) -> Settings:
     """Settings of a connection to an account that has a bucket, images and the default subnets."""
-    bucket = f"spotbatch-{name.replace('_', '-').lower()}"[:63].rstrip("-")
+    bucket = bucket_name(name)
     moto.client("s3", REGION).create_bucket(
         Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION}
     )

@@ -14,6 +14,7 @@ Needs Linux, root, and what ``needs.missing_needs`` names.
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import threading
 import time
@@ -27,9 +28,11 @@ from tests.cloud.cloudbox.images import get_parameter, get_parameters
 from tests.cloud.cloudbox.instances import Instances
 from tests.cloud.cloudbox.listings import Listings
 from tests.cloud.cloudbox.machine_types import describe_instance_types
+from tests.cloud.cloudbox.metadata import MetadataServer
 from tests.cloud.cloudbox.moto import Moto
 from tests.cloud.cloudbox.needs import missing_needs
 from tests.cloud.cloudbox.network import Network
+from tests.cloud.cloudbox.permissions import Permissions
 from tests.cloud.cloudbox.plot import claim
 from tests.cloud.cloudbox.pools import Pools
 from tests.cloud.cloudbox.prices import describe_spot_price_history, get_products
@@ -68,6 +71,7 @@ class Cloudbox:
             self.pools = Pools()
             self._refusals = Refusals()
             self._quotas = Quotas()
+            self._permissions = Permissions(moto)
             self._instances = Instances(moto, plot, network, self.listings, self.pools)
             undo.callback(self._instances.close)
             fleets = Fleets(moto, self.pools, self._instances.launched)
@@ -91,7 +95,7 @@ class Cloudbox:
                     ("ssm", "GetParameter"): get_parameter,
                     ("ssm", "GetParameters"): get_parameters,
                 },
-                first=[self._refusals.refuse],
+                first=[self._refusals.refuse, self._permissions.refuse],
             )
             undo.callback(front.close)
             undo.callback(self._cancel_timers)
@@ -169,6 +173,13 @@ class Cloudbox:
     def recommend_rebalance(self, instance: str) -> None:
         self._instances.machine(instance).metadata.recommend_rebalance(time.time())
 
+    def metadata_url(self, instance: str) -> str:
+        """The machine's metadata service, for this host's processes: its own address is within it."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        address, port = listener.getsockname()
+        self._undo.callback(MetadataServer(listener, self._instances.machine(instance).metadata).close)
+        return f"http://{address}:{port}"
+
     def vanish(self, instance: str) -> None:
         """Taken back without a notice."""
         self._instances.reclaim(instance)
@@ -223,17 +234,16 @@ class Cloudbox:
         self.listings.late_seconds = seconds
 
     def enforce_policies(self) -> None:
-        """From now on everybody may do only what their IAM policies allow, until :meth:`relent`. As far as
-        moto knows policies: users' and roles', with resources; no conditions. The box's own key may do
-        everything. Call it when all roles are made."""
-        self._moto.enforce_policies(True)
+        """From now on everybody may do only what their IAM policies allow, until :meth:`relent`. The box's
+        own key may do everything."""
+        self._permissions.enforced = True
 
     def relent(self) -> None:
         """No refusals any more, room, quotas and permissions for all, listings at once."""
         self._refusals.clear()
         self.pools.clear()
         self._quotas.values.clear()
-        self._moto.enforce_policies(False)
+        self._permissions.enforced = False
         self.listings.late_seconds = 0.0
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
