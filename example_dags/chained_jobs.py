@@ -8,9 +8,8 @@ read when the task runs, a block at a time:
 * ``Items.jsonl("s3://bucket/customers.jsonl")``: a JSON value from each line,
 * ``Items.lines("s3://bucket/countries.txt")``: the text of each line.
 
-Your own data: run it with ``{"folder": "/path"}``, without ``make_files``. With ``s3://…`` or ``gs://…`` in
-its place, items are read from there; ``total_of_day`` must then read its object from there too, for
-example with obstore.
+Your own data: run it with ``{"folder": "s3://bucket/shop"}`` (or ``gs://…``, ``file:///…``), without
+``make_files``. On a cloud's machines it must be a bucket that they may read.
 """
 
 from __future__ import annotations
@@ -18,35 +17,48 @@ from __future__ import annotations
 import json
 import random
 import tempfile
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
+import obstore
 from airflow.sdk import dag, task
+from obstore.store import ObjectStore, from_url
 
 from airflow_provider_spotbatch import Items
 
 FOLDER = "{{ params.folder }}"
 
 
+def locate(uri: str) -> tuple[ObjectStore, str]:
+    """The bucket of a URI, or the machine's file system, and the name in it."""
+    parts = urlsplit(uri)
+    return from_url(f"{parts.scheme}://{parts.netloc}/"), parts.path.lstrip("/")
+
+
 @task
 def make_files(folder: str, days: int = 14) -> None:
     """Stands for files that are there already: orders of each day, customers, countries."""
-    orders = Path(folder, "orders")
-    orders.mkdir(parents=True, exist_ok=True)
     for day in range(1, days + 1):
         chance = random.Random(day)
-        lines = [json.dumps({"order": n, "usd": chance.randrange(1, 200)}) for n in range(day * 5)]
-        (orders / f"2026-01-{day:02}.jsonl").write_text("\n".join(lines))
+        orders = [{"order": n, "usd": chance.randrange(1, 200)} for n in range(day * 5)]
+        write_lines(f"{folder}/orders/2026-01-{day:02}.jsonl", map(json.dumps, orders))
     customers = [{"name": f"customer {n}", "country": "NO" if n % 3 else "SE"} for n in range(9)]
-    Path(folder, "customers.jsonl").write_text("\n".join(map(json.dumps, customers)))
-    Path(folder, "countries.txt").write_text("NO\nSE\n")
+    write_lines(f"{folder}/customers.jsonl", map(json.dumps, customers))
+    write_lines(f"{folder}/countries.txt", ["NO", "SE"])
+
+
+def write_lines(uri: str, lines: Iterable[str]) -> None:
+    obstore.put(*locate(uri), "\n".join(lines).encode())
 
 
 @task.spot_map
-def total_of_day(path: str) -> dict[str, Any]:
+def total_of_day(uri: str) -> dict[str, Any]:
     """The turnover of one day's file."""
-    orders = [json.loads(line) for line in Path(path).read_text().splitlines()]
-    return {"day": Path(path).stem, "usd": sum(order["usd"] for order in orders)}
+    text = bytes(obstore.get(*locate(uri)).bytes()).decode()
+    orders = [json.loads(line) for line in text.splitlines()]
+    return {"day": PurePosixPath(uri).stem, "usd": sum(order["usd"] for order in orders)}
 
 
 @task.spot_map
@@ -77,7 +89,7 @@ def report(days: Any, letters: Any, rates: Any) -> dict[str, Any]:
     schedule=None,
     catchup=False,
     tags=["example"],
-    params={"folder": f"{tempfile.gettempdir()}/spotbatch/chained_jobs"},
+    params={"folder": f"file://{tempfile.gettempdir()}/spotbatch/chained_jobs"},
 )
 def chained_jobs() -> None:
     totals = total_of_day(Items.listing(f"{FOLDER}/orders/*.jsonl"))

@@ -3,9 +3,10 @@
 Two jobs, the second decided by the first: ``measure`` has an engine for each item and runs them one at a
 time, so that they do not disturb each other; ``scan`` has a file for each item and uses the winner.
 
-Your own data: run it with ``{"folder": "/path/to/logs"}``, without ``make_logs``; write your patterns into
+Your own data: run it with ``{"folder": "s3://bucket/logs"}`` (or ``gs://…``, ``file:///…``), without
+``make_logs``; on a cloud's machines it must be a bucket that they may read. Write your patterns into
 ``PATTERNS``, and for each a text that every match holds. Engines can be added, such as one of a package
-(``@task.spot_map(environment=Environment(packages=["google-re2"]))``).
+(``@task.spot_map(environment=Environment(packages=["google-re2", "obstore"]))``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import obstore
 from airflow.sdk import dag, task
+from obstore.store import ObjectStore, from_url
 
 from airflow_provider_spotbatch import Items
 
@@ -55,25 +58,35 @@ def text_first(line: str) -> object:
 ENGINES: dict[str, Engine] = {engine.__name__: engine for engine in (one_by_one, alternation, text_first)}
 
 
+def locate(uri: str) -> tuple[ObjectStore, str]:
+    """The bucket of a URI, or the machine's file system, and the name in it."""
+    parts = urlsplit(uri)
+    return from_url(f"{parts.scheme}://{parts.netloc}/"), parts.path.lstrip("/")
+
+
+def read_lines(uri: str) -> list[str]:
+    return bytes(obstore.get(*locate(uri)).bytes()).decode(errors="replace").splitlines()
+
+
 @task
 def make_logs(folder: str, files: int = 24, lines: int = 2000) -> str:
-    """Stands for logs that are there already; the path of one of them is the sample."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    """Stands for logs that are there already; the URI of one of them is the sample."""
     troubles = ["timeout after 30 s", "OOM: killed pid=4711", "disk sdb failed", "retry 3 of 3"]
     for number in range(files):
         chance = random.Random(number)
-        path = Path(folder, f"app-{number:03}.log")
-        with path.open("w") as log:
-            for second in range(lines):
-                text = chance.choice(troubles) if chance.random() < 0.01 else "request served, retry 1 of 3"
-                log.write(f"{second} worker {chance.randrange(16)}: {text}\n")
-    return str(path)
+        log = ""
+        for second in range(lines):
+            text = chance.choice(troubles) if chance.random() < 0.01 else "request served, retry 1 of 3"
+            log += f"{second} worker {chance.randrange(16)}: {text}\n"
+        uri = f"{folder}/app-{number:03}.log"
+        obstore.put(*locate(uri), log.encode())
+    return uri
 
 
 @task.spot_map(concurrency=1)
 def measure(engine: str, *, sample: str) -> dict[str, Any]:
     """The best of three passes of one engine over the sample, in seconds."""
-    lines = Path(sample).read_text(errors="replace").splitlines()
+    lines = read_lines(sample)
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
@@ -93,10 +106,10 @@ def choose(measured: Any) -> str:
 
 
 @task.spot_map
-def scan(path: str, *, engine: str) -> dict[str, Any]:
+def scan(uri: str, *, engine: str) -> dict[str, Any]:
     """The lines of one file that match. Runs on whatever machine the connection leads to."""
-    lines = Path(path).read_text(errors="replace").splitlines()
-    return {"path": path, "lines": len(lines), "matches": [line for line in lines if ENGINES[engine](line)]}
+    lines = read_lines(uri)
+    return {"uri": uri, "lines": len(lines), "matches": [line for line in lines if ENGINES[engine](line)]}
 
 
 @task
@@ -114,7 +127,7 @@ def report(results: Any) -> dict[str, int]:
     schedule=None,
     catchup=False,
     tags=["example"],
-    params={"folder": f"{tempfile.gettempdir()}/spotbatch/regex_scan"},
+    params={"folder": f"file://{tempfile.gettempdir()}/spotbatch/regex_scan"},
 )
 def regex_scan() -> None:
     engine = choose(measure(list(ENGINES), sample=make_logs(FOLDER)))

@@ -1,5 +1,8 @@
 """Search the sources of Python's standard library for unfinished work, one file an item.
 
+Every machine has a Python of its own, so the items are paths below its library: what an item means must not
+depend on where it was listed. Your own data lie in a bucket, and the items are their URIs.
+
 Run it without a scheduler: ``make demo``, or ``airflow dags test stdlib_search``.
 """
 
@@ -20,18 +23,23 @@ SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "__pyca
 
 @task
 def list_sources() -> list[str]:
-    """The paths of all modules, tests left out."""
+    """All modules, tests left out, by their paths below the library."""
     library = Path(sysconfig.get_path("stdlib"))
-    found = (path for path in library.rglob("*.py") if SKIPPED.isdisjoint(path.relative_to(library).parts))
-    return sorted(str(path) for path in found)
+    found = (path.relative_to(library) for path in library.rglob("*.py"))
+    return sorted(str(path) for path in found if SKIPPED.isdisjoint(path.parts))
 
 
 @task.spot_map(item_retries=1)
 def search(path: str, *, pattern: str) -> dict[str, Any]:
-    """The lines of one file that match. Runs on whatever machine the connection leads to."""
-    lines = Path(path).read_text(errors="replace").splitlines()
+    """The lines of one file that match. Runs on whatever machine the connection leads to.
+
+    A file may be missing there: some distributions leave modules out, or have another patch release.
+    """
+    source = Path(sysconfig.get_path("stdlib"), path)
+    lines = source.read_text(errors="replace").splitlines() if source.exists() else []
     return {
         "path": path,
+        "found": source.exists(),
         "lines": len(lines),
         "matches": [
             (number, line.strip()) for number, line in enumerate(lines, 1) if re.search(pattern, line)
@@ -43,19 +51,23 @@ def search(path: str, *, pattern: str) -> dict[str, Any]:
 @task
 def report(results: Any) -> None:
     """Print what was found; ``results`` is read from the store as it is iterated."""
-    library = sysconfig.get_path("stdlib")
     files = lines = 0
+    missing: list[str] = []
     matches: dict[str, list[tuple[int, str]]] = {}
     workers: Counter[str] = Counter()
-    for found in results:
+    for result in results:
         files += 1
-        lines += found["lines"]
-        workers[found["worker"]] += 1
-        if found["matches"]:
-            matches[os.path.relpath(found["path"], library)] = found["matches"]
+        lines += result["lines"]
+        workers[result["worker"]] += 1
+        if not result["found"]:
+            missing.append(result["path"])
+        if result["matches"]:
+            matches[result["path"]] = result["matches"]
 
     total = sum(map(len, matches.values()))
     print(f"\n{total} matches in {len(matches)} of {files} files ({lines:,} lines)")
+    if missing:
+        print(f"{len(missing)} of them are not in the machines' own Python, such as {missing[0]}")
     print(f"searched in {results.duration:.1f} s; the files with the most:\n")
     for path in sorted(matches, key=lambda path: len(matches[path]), reverse=True)[:10]:
         number, line = matches[path][0]
