@@ -125,7 +125,12 @@ class LocalFleet:
 
     def _power_on(self, folder: str, instance: str, record: LaunchRecord, slots: int) -> None:
         boot = self._boot.for_machine(
-            instance, record.number, slots, record.memory_class, os.path.join(folder, "disk")
+            instance,
+            record.number,
+            slots,
+            record.memory_class,
+            os.path.join(folder, "disk"),
+            record.lifetime_seconds,
         )
         orders = {
             "folder": folder,

@@ -361,7 +361,9 @@ class MemoryFleet:
                 continue
             run = f"{self._run.generation.job}-{self._run.generation.number}-{self._run.number}"
             instance = f"{run}-{record.number}-{ordinal}"
-            boot = self._boot.for_machine(instance, record.number, slots, record.memory_class, "")
+            boot = self._boot.for_machine(
+                instance, record.number, slots, record.memory_class, "", record.lifetime_seconds
+            )
             instances.append(self._cloud.start(self._run, boot, record).describe())
         return LaunchOutcome(tuple(instances), tuple(refusals))
 

@@ -1,7 +1,8 @@
 """The decision: a snapshot in, a plan out. No clock, no randomness, no I/O.
 
 Each rule below is one function that returns actions; the order in :func:`decide` is the order in
-which they are carried out: what is durable first, what ends machines before what starts them.
+which they are carried out: what is durable first, what ends machines before what starts them, and work
+before the machines for it, so that none is started where no work can be sent.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.control.budget import least_usd, left_usd, lifetime_seconds
 from airflow_provider_spotbatch.control.offers import (
     choose_machines,
     in_words,
@@ -105,13 +107,13 @@ def decide(seen: Snapshot) -> Plan:
     actions += _end_machines(seen)
     if seen.cancelled is None and stop is None:
         actions += _make_room(seen)
+        sends = list(_send(seen))
+        actions += sends
+        actions += _resend(seen, seen.next_batch + len(sends))
         actions += _complete_launches(seen)
         launches = list(_launch(seen))
         actions += _tell_of_burn(seen, launches)
         actions += launches
-        sends = list(_send(seen))
-        actions += sends
-        actions += _resend(seen, seen.next_batch + len(sends))
     if not any(isinstance(action, WriteControl) for action in actions):
         actions += _tell_agents(seen, draining=stop is not None)
     return Plan(tuple(actions), _pause(seen))
@@ -153,28 +155,41 @@ def _why_stop(seen: Snapshot) -> Stop | None:
             "max_runtime",
             f"max_runtime ({policy.max_runtime:g} s) is over with {some(counts.open, 'item')} to do{waited}",
         )
-    if seen.budget_usd is not None and seen.spent_usd >= seen.budget_usd:
-        return Stop(
-            "budget",
-            f"the budget of ${seen.budget_usd:.2f} is spent (${seen.spent_usd:.2f} by our reckoning) "
-            f"with {some(counts.open, 'item')} to do",
-            retryable=False,
-        )
-    return _too_dear(seen) or _boot_failures(seen)
+    return _budget_is_spent(seen) or _too_dear(seen) or _boot_failures(seen)
+
+
+def _budget_is_spent(seen: Snapshot) -> Stop | None:
+    """Also where nothing is at work and what is left would end the cheapest machine as it boots."""
+    if seen.budget_usd is None:
+        return None
+    left, least = left_usd(seen), least_usd(_cheapest_to_start(seen) or 0.0)
+    if left > 0 and left >= least:
+        return None
+    more = f" but for ${left:.4f}, which pays for no machine's boot," if left > 0 else ""
+    return Stop(
+        "budget",
+        f"the budget of ${seen.budget_usd:.2f} is spent{more} (${seen.spent_usd:.2f} by our reckoning) "
+        f"with {some(seen.counts.open, 'item')} to do",
+        retryable=False,
+    )
+
+
+def _cheapest_to_start(seen: Snapshot) -> float | None:
+    """Where nothing is at work: dollars an hour of the cheapest machine that what waits may run on."""
+    if any(not machine.ended for machine in seen.machines):
+        return None
+    wanted = [number for number, offers in seen.offers.items() if offers and _wanted_slots(seen, number) > 0]
+    return min((offer.usd_per_hour for number in wanted for offer in seen.offers[number]), default=None)
 
 
 def _too_dear(seen: Snapshot) -> Stop | None:
     """Where nothing is at work and what waits cannot be had within the hourly limit."""
-    limit = seen.max_usd_per_hour
-    if limit is None or any(not machine.ended for machine in seen.machines):
-        return None
-    wanted = [number for number, offers in seen.offers.items() if offers and _wanted_slots(seen, number) > 0]
-    prices = [min(offer.usd_per_hour for offer in seen.offers[number]) for number in wanted]
-    if not prices or min(prices) <= limit:
+    limit, cheapest = seen.max_usd_per_hour, _cheapest_to_start(seen)
+    if limit is None or cheapest is None or cheapest <= limit:
         return None
     return Stop(
         "limit",
-        f"the cheapest machine may cost ${min(prices):.4g} an hour, more than the connection's "
+        f"the cheapest machine may cost ${cheapest:.4g} an hour, more than the connection's "
         f"max_usd_per_hour ({limit:g}) allows: raise it, or ask for less in item_resources",
         retryable=False,
     )
@@ -383,8 +398,8 @@ def _launch(seen: Snapshot) -> Iterator[Launch]:
     if seen.closed or any(_awaited(seen, view) for view in seen.launches):
         return  # one launch at a time: the next needs the answer of the last
     free = seen.concurrency - counted_slots(seen)
-    for memory_class in sorted(seen.offers):
-        missing = min(_wanted_slots(seen, memory_class) - counted_slots(seen, memory_class), free)
+    missing_of = {each: _missing_slots(seen, each, free) for each in sorted(seen.offers)}
+    for memory_class, missing in missing_of.items():
         chosen = choose_machines(seen, memory_class, missing) if missing > 0 else None
         if chosen is None:
             continue
@@ -397,9 +412,19 @@ def _launch(seen: Snapshot) -> Iterator[Launch]:
             purchase=offer.purchase,
             request={**(offer.request or {}), "usd_per_hour": offer.usd_per_hour, "offer": offer.name},
             reason=_launch_reason(seen, memory_class, offer, slots),
+            lifetime_seconds=lifetime_seconds(seen, offer, slots, _to_be_had(seen, missing_of)),
         )
         yield Launch(record, record.reason)
         return  # the others in the next tick: a record's name depends on the one before
+
+
+def _missing_slots(seen: Snapshot, memory_class: int, free: int) -> int:
+    return max(0, min(_wanted_slots(seen, memory_class) - counted_slots(seen, memory_class), free))
+
+
+def _to_be_had(seen: Snapshot, missing_of: dict[int, int]) -> int:
+    """Of the missing slots of all memory classes those that the limits leave room for."""
+    return sum(min(missing, room_for(seen, each)) for each, missing in missing_of.items())
 
 
 def _wanted_slots(seen: Snapshot, memory_class: int) -> int:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.control.budget import affordable
 from airflow_provider_spotbatch.control.snapshot import LaunchView, Snapshot
 from airflow_provider_spotbatch.job.errors import QuotaExceeded, Refusal, Throttled
 from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, SPOT_THEN_ON_DEMAND
@@ -157,7 +158,7 @@ def _newest_first(seen: Snapshot, memory_class: int) -> Iterator[LaunchView]:
 
 def _room(seen: Snapshot, memory_class: int, offer: Offer) -> int:
     """Machines of an offer that limits leave room for: the offer's own, and the connection's limits of
-    machines and of dollars per hour, which hold over machines of all sizes of memory."""
+    machines and of dollars per hour, and the budget, which hold over machines of all sizes of memory."""
     alive = [machine for machine in seen.machines if not machine.ended]
     room = offer.most - sum(machine.memory_class == memory_class for machine in alive)
     if seen.max_instances is not None:
@@ -165,4 +166,4 @@ def _room(seen: Snapshot, memory_class: int, offer: Offer) -> int:
     if seen.max_usd_per_hour is not None and offer.usd_per_hour > 0:
         burn = math.fsum(machine.usd_per_hour for machine in alive)
         room = min(room, math.floor((seen.max_usd_per_hour - burn) / offer.usd_per_hour + 1e-9))
-    return room
+    return int(min(room, affordable(seen, offer)))

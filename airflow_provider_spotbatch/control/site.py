@@ -75,7 +75,6 @@ async def read_run(site: Site, run: Run) -> RunRecord | None:
 
 async def boot_for(site: Site, run: Run, spec: Spec, record: RunRecord) -> Boot:
     """What the run's machines are told, before each is made its own."""
-    left = record.policy.max_runtime - (site.wall_clock() - record.created)
     settings = site.settings
     return Boot(
         backend=site.backend.name,
@@ -88,7 +87,6 @@ async def boot_for(site: Site, run: Run, spec: Spec, record: RunRecord) -> Boot:
         key=site.generation_key(run.generation).hex(),
         memory_mb=record.policy.resources.memory_gb * 1024,
         python="" if record.archives else await local_interpreter(spec.environment, site.backend.root),
-        lifetime=max(60.0, left),
         idle_timeout=settings.idle_timeout,
         orphan_after=settings.orphan_after,
         lease=site.backend.lease,

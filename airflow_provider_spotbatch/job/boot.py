@@ -62,8 +62,17 @@ class Boot:
     def of_run(self) -> Run:
         return Run(self.of_generation, self.run)
 
-    def for_machine(self, instance: str, launch: int, slots: int, memory_class: int, folder: str) -> Boot:
-        """The same for one machine of a launch; the memory limit doubles with each memory class."""
+    def for_machine(
+        self,
+        instance: str,
+        launch: int,
+        slots: int,
+        memory_class: int,
+        folder: str,
+        lifetime: float | None = None,
+    ) -> Boot:
+        """The same for one machine of a launch; the memory limit doubles with each memory class.
+        ``lifetime``: as its record pinned it."""
         return replace(
             self,
             instance=instance,
@@ -72,6 +81,7 @@ class Boot:
             memory_class=memory_class,
             memory_mb=self.memory_mb * 2**memory_class,
             folder=folder,
+            lifetime=self.lifetime if lifetime is None else lifetime,
         )
 
     def to_text(self) -> str:

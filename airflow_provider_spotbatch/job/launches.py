@@ -27,7 +27,9 @@ class LaunchRecord:
     ``token``: makes a repeated call harmless; ``request``: what the backend's sizing chose (types, place,
     prices), opaque to the control loop but for what it adds itself: ``usd_per_hour``, the dearest machine
     it may give, and ``offer``, the name of the offer it was made from.
-    ``closed``: no launch at all, but the end of the log: nothing may be launched after it.
+    ``lifetime_seconds``: from its boot, after which each machine ends whatever else happens; None in records
+    of releases that pinned none. ``closed``: no launch at all, but the end of the log: nothing may be
+    launched after it.
     """
 
     number: int
@@ -38,6 +40,7 @@ class LaunchRecord:
     request: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     closed: bool = False
+    lifetime_seconds: float | None = None
 
     @property
     def usd_per_hour(self) -> float:

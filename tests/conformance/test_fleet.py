@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import RUNNING, TERMINATED
@@ -110,6 +111,18 @@ class TestFleet:
             end = await until_state(place.brief_fleet, machine.id, TERMINATED)
             assert not end.interrupted
             assert end.reason == "the agent ended"
+
+        asyncio.run(main())
+
+    def test_a_machine_ends_at_the_lifetime_of_its_launch(self, place: Place) -> None:
+        place.needs(LIVE_MACHINES)
+
+        async def main() -> None:
+            short = replace(place.record(1, machines=1), lifetime_seconds=1.0)
+            [brief] = (await place.fleet.launch(short)).instances
+            [lasting] = (await place.fleet.launch(place.record(2, machines=1))).instances
+            assert not (await until_state(place.fleet, brief.id, TERMINATED)).interrupted
+            assert (await described(place.fleet, lasting.id)).state != TERMINATED
 
         asyncio.run(main())
 

@@ -17,7 +17,7 @@ from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import FAILED, Outcome
 from tests.property.boundaries import AFTER, BEFORE, Befall, kill_at, kill_at_call
 from tests.property.scripted import GONE, NOTICE, Script
-from tests.property.simulation import Simulation
+from tests.property.simulation import DEADLINE, Simulation
 from tests.property.stories import befalls
 from tests.property.test_resume import quietly, to_the_end
 from tests.property.test_safety import controllers
@@ -93,6 +93,34 @@ def test_agents_keep_to_the_budget_with_nobody_left(boundary: int, when: str) ->
         return await told.finish(run)
 
     told.check(told.play(story()), complete=False)
+
+
+@given(
+    budget_usd=st.sampled_from([1.0, 3.0, 12.0]),
+    boundary=st.integers(1, 150),
+    when=st.sampled_from([BEFORE, AFTER]),
+    seed=st.integers(0, 1000),
+    offers=st.sampled_from([None, TWO_SIZES]),
+)
+def test_the_machines_timers_alone_keep_the_budget(
+    budget_usd: float, boundary: int, when: str, seed: int, offers: list[Offer] | None
+) -> None:
+    """The controller is killed at any call, and with it every agent stands still for good."""
+    told = dear(budget_usd, seed=seed, offers=offers, script=Script(seconds=(20.0,)))
+
+    async def story() -> None:
+        run = await told.begin_run()
+        told.use_faults(Faults(reclaims_per_hour=60.0, without_notice=0.5, lose_answer=0.1))
+        await told.drive_until_killed(run, kill_at(boundary, when))
+        told.use_faults(Faults())
+        for machine in told.cloud.on():
+            told.cloud.freeze(machine.id)
+        await asyncio.sleep(DEADLINE / 2)
+
+    told.play(story())
+    assert not told.cloud.on(), told.log()
+    one_tick = told.policy.poll_interval * 4 * USD_PER_SECOND
+    assert told.cloud.cost() <= budget_usd + one_tick, told.log()
 
 
 def test_a_larger_fleet_learns_what_is_left_before_it_spends() -> None:

@@ -43,6 +43,10 @@ NAMED = 6
 
 TEMPLATE_EXISTS = "InvalidLaunchTemplateName.AlreadyExistsException"
 TEMPLATE_GONE = frozenset({"InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException"})
+OF_EVERY_POOL = "InvalidParameterValue"
+"""Of a type that does not go with the rest of the request, but also of an instance profile that does not
+exist: then no pool gives a machine, and none tells anything else."""
+
 OTHER_PARAMETERS = "IdempotentParameterMismatch"
 NOT_FOUND = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 
@@ -89,7 +93,8 @@ class Ec2Fleet:
         machines = _machines_of(record, answer)
         if len(machines) == len(record.slots):
             return LaunchOutcome(machines)  # what some pools refused, others had
-        return LaunchOutcome(machines, tuple(await self._refusals(record, answer.get("Errors", []))))
+        refusals = await self._refusals(record, answer.get("Errors", []), len(machines))
+        return LaunchOutcome(machines, tuple(refusals))
 
     async def describe(self) -> list[Instance]:
         return [machine.instance for machine in await self._instances.all() if machine.run == self._run.tag]
@@ -138,7 +143,9 @@ class Ec2Fleet:
 
     async def _make_templates(self, record: LaunchRecord) -> None:
         """One for each architecture; those that are there from an earlier asking stay as they are."""
-        boot = self._boot.for_machine("", record.number, record.slots[0], record.memory_class, "")
+        boot = self._boot.for_machine(
+            "", record.number, record.slots[0], record.memory_class, "", record.lifetime_seconds
+        )
         for architecture in _architectures(record):
             try:
                 await self._clients.call(
@@ -211,8 +218,11 @@ class Ec2Fleet:
 
     # --- refusals ------------------------------------------------------------------------------------
 
-    async def _refusals(self, record: LaunchRecord, errors: Iterable[Mapping[str, Any]]) -> list[Refusal]:
-        """One for each error code, and for each quota: a fleet tells an error for every type and subnet."""
+    async def _refusals(
+        self, record: LaunchRecord, errors: Iterable[Mapping[str, Any]], machines: int
+    ) -> list[Refusal]:
+        """One for each error code, and for each quota: a fleet tells an error for every type and subnet.
+        ``machines``: how many it gave beside them."""
         told: dict[tuple[str, str], tuple[str, list[str]]] = {}
         for error in errors:
             code = str(error.get("ErrorCode", "UnfulfillableCapacity"))
@@ -223,9 +233,10 @@ class Ec2Fleet:
                 types.append(type_)
         if not told:
             told["UnfulfillableCapacity", ""] = ("EC2 gave fewer machines than were asked for", [])
+        of_a_pool = {code for code, _ in told} != {OF_EVERY_POOL} or machines > 0
         refusals = []
         for (code, _), (message, types) in told.items():
-            meant = verdict(code, f"{message}{_named(types)}", LAUNCHING, of_a_pool=True)
+            meant = verdict(code, f"{message}{_named(types)}", LAUNCHING, of_a_pool=of_a_pool)
             if isinstance(meant, Refusal):
                 refusals.append(await self._explained(record, meant, types))
         return refusals

@@ -160,8 +160,17 @@ STORED = (
         lambda data: chunks.from_message(data.decode()),
     ),
     Stored(
-        "launch-1.json",
-        launches.LaunchRecord(3, 1, (4, 4), "token", "spot", {"usd_per_hour": 0.25}, "10 items wait"),
+        "launch-2.json",
+        launches.LaunchRecord(
+            3,
+            1,
+            (4, 4),
+            "token",
+            "spot",
+            {"usd_per_hour": 0.25},
+            "10 items wait",
+            lifetime_seconds=5400.0,
+        ),
         launches.LaunchRecord.to_bytes,
         launches.LaunchRecord.from_bytes,
     ),
@@ -257,6 +266,7 @@ EARLIER = (
     earlier("outcome-1.json", "outcome-2.json", cost_usd=None, spending=None),
     earlier("report-1.json", "report-2.json", up_seconds=0.0, worked_seconds=0.0, broken_seconds=0.0),
     earlier("boot-1.json", "boot-2.json"),
+    earlier("launch-1.json", "launch-2.json", lifetime_seconds=None),
     Stored(
         "launch-result-1.json",
         ((replace(INSTANCES[0], on_demand_usd_per_hour=0.0),), [refusal.to_json() for refusal in REFUSALS]),

@@ -1,0 +1,66 @@
+"""What a run may still promise its machines, and how long each may live: both caps hold with nobody
+left to watch. Pure functions of the snapshot.
+
+Every machine is promised a part of the budget when it is asked for, and its own timer ends it when that
+is spent. So what all timers still allow never adds up to more than the budget.
+"""
+
+from __future__ import annotations
+
+import math
+
+from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.control.snapshot import Machine, Snapshot
+
+LEAST_SECONDS = 60.0
+"""No machine is asked for that the budget would end sooner: it would hardly have booted."""
+
+
+def left_usd(seen: Snapshot) -> float:
+    """What is left of the budget by our reckoning; infinite without one."""
+    if seen.budget_usd is None:
+        return math.inf
+    return max(0.0, seen.budget_usd - seen.spent_usd)
+
+
+def unpromised_usd(seen: Snapshot) -> float:
+    """What is left of the budget beside what the machines at work may still spend by their timers."""
+    if seen.budget_usd is None:
+        return math.inf
+    promised = math.fsum(_promised_usd(seen, machine) for machine in seen.machines if not machine.ended)
+    return max(0.0, left_usd(seen) - promised)
+
+
+def affordable(seen: Snapshot, offer: Offer) -> float:
+    """How many machines of an offer the budget has room for; infinite where nothing limits them."""
+    if seen.budget_usd is None or offer.usd_per_hour <= 0:
+        return math.inf
+    return math.floor(unpromised_usd(seen) / least_usd(offer.usd_per_hour) + 1e-9)
+
+
+def least_usd(usd_per_hour: float) -> float:
+    """What a machine must be promised at least, in dollars."""
+    return usd_per_hour * LEAST_SECONDS / 3600
+
+
+def lifetime_seconds(seen: Snapshot, offer: Offer, slots: tuple[int, ...], missing: int) -> float:
+    """Of each machine of a launch: the job's time left, or its share of the budget over its price.
+
+    ``slots``: of each machine of the launch, of ``missing`` that the run wants and may have: those that are
+    asked for later get their share too.
+    """
+    time_left = max(0.0, seen.policy.max_runtime - seen.run_age)
+    if seen.budget_usd is None or offer.usd_per_hour <= 0:
+        return time_left
+    asked = sum(slots)
+    share_usd = unpromised_usd(seen) * asked / max(asked, missing) / len(slots)
+    return min(time_left, max(LEAST_SECONDS, share_usd / offer.usd_per_hour * 3600))
+
+
+def _promised_usd(seen: Snapshot, machine: Machine) -> float:
+    """By the record's age, as what it has spent: together they are what it was promised at its launch."""
+    for view in seen.launches:
+        if view.record.number == machine.launch:
+            left = (view.record.lifetime_seconds or 0.0) - view.age
+            return machine.usd_per_hour * max(0.0, left) / 3600
+    return 0.0
