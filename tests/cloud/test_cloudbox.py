@@ -531,17 +531,56 @@ class TestPolicies:
         assert "out written\njobs 403\n" in box.console(instance)
 
     def test_queues_refuse_in_words_that_clients_know(self, box: Cloudbox) -> None:
-        import boto3
-
         url = box.client("sqs").create_queue(QueueName="policies")["QueueUrl"]
-        user = box.client("iam").create_user(UserName="nobody")["User"]["UserName"]
-        key = box.client("iam").create_access_key(UserName=user)["AccessKey"]
-        sqs = boto3.session.Session(key["AccessKeyId"], key["SecretAccessKey"]).client(
-            "sqs", region_name=box.region, endpoint_url=box.endpoint_url
-        )
+        sqs = client_of_user(box, "nobody", "sqs")
         box.enforce_policies()
         with refused("AccessDenied"):
             sqs.send_message(QueueUrl=url, MessageBody="hello")
+
+    def test_an_instance_is_ended_by_whom_its_tags_allow_it(self, box: Cloudbox, launches: Launches) -> None:
+        ours, others = launches.one("#!/bin/sh\n"), launches.one("#!/bin/sh\n")
+        for instance, team in ((ours, "ours"), (others, "others")):
+            box.client("ec2").create_tags(Resources=[instance], Tags=[{"Key": "team", "Value": team}])
+        ours_alone = {"StringEquals": {"aws:ResourceTag/team": "ours"}}
+        ec2 = client_of_user(box, "ender", "ec2", "ec2:TerminateInstances", "arn:aws:ec2:*", ours_alone)
+        box.enforce_policies()
+        with refused("UnauthorizedOperation"):
+            ec2.terminate_instances(InstanceIds=[ours, others])
+        ec2.terminate_instances(InstanceIds=[ours])
+
+    def test_a_listing_is_allowed_by_its_prefix(self, box: Cloudbox, account: Account) -> None:
+        below = {"StringLikeIfExists": {"s3:prefix": "team/*"}}
+        s3 = client_of_user(box, "lister", "s3", "s3:ListBucket", f"arn:aws:s3:::{account.bucket}", below)
+        box.enforce_policies()
+        s3.list_objects_v2(Bucket=account.bucket, Prefix="team/")
+        with refused("AccessDenied"):
+            s3.list_objects_v2(Bucket=account.bucket, Prefix="other/")
+
+    def test_a_key_of_nobody_is_refused(self, box: Cloudbox) -> None:
+        import boto3
+
+        box.enforce_policies()
+        session = boto3.session.Session("AKIANOBODYHASTHIS000", "x", region_name=box.region)
+        with refused("AuthFailure"):
+            session.client("ec2", endpoint_url=box.endpoint_url).describe_instances()
+
+
+def client_of_user(box: Cloudbox, user: str, service: str, *allowed: Any) -> Any:
+    """A client with the key of a new user, who may do one thing at most: action, resource, condition."""
+    import boto3
+
+    iam = box.client("iam")
+    iam.create_user(UserName=user)
+    if allowed:
+        statement = {
+            "Effect": "Allow",
+            **dict(zip(("Action", "Resource", "Condition"), allowed, strict=True)),
+        }
+        document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_user_policy(UserName=user, PolicyName="one-thing", PolicyDocument=document)
+    key = iam.create_access_key(UserName=user)["AccessKey"]
+    session = boto3.session.Session(key["AccessKeyId"], key["SecretAccessKey"], region_name=box.region)
+    return session.client(service, endpoint_url=box.endpoint_url)
 
 
 class TestQueueNames:

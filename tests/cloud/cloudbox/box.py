@@ -3,10 +3,10 @@
 A moto server answers the SDK. Before it stands a front of ours (``front``) that refines what moto does
 more coarsely than Amazon: fleets and tokens (``fleets``, ``pools``), late listings and reasons
 (``listings``), names of deleted queues (``queue_names``), prices (``prices``), images (``images``),
-and refusals at will (``refusals``). What was launched there boots here (``machines``): a root file
-system of Debian's (``roots``), a network (``network``) with nothing on it but the cloud, a metadata
-service (``metadata``), and in it, as process 1, ``init``, which runs the machine's own user data.
-This file holds it together.
+refusals at will (``refusals``), and what policies allow (``permissions``). What was launched there boots
+here (``machines``): a root file system of Debian's (``roots``), a network (``network``) with nothing on it
+but the cloud, a metadata service (``metadata``), and in it, as process 1, ``init``, which runs the machine's
+own user data. This file holds it together.
 
 Needs Linux, root, and what ``needs.missing_needs`` names.
 """

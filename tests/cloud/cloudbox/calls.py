@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from tests.cloud.cloudbox import ec2_protocol
@@ -27,6 +26,8 @@ STATUSES = {
     "InsufficientInstanceCapacity": 500,
     "UnauthorizedOperation": 403,
     "AccessDenied": 403,
+    "AuthFailure": 401,
+    "InvalidClientTokenId": 403,
     "AccessDeniedException": 400,
     "DryRunOperation": 412,
 }
@@ -116,14 +117,6 @@ class Call:
         body = json.dumps({"__type": code.rpartition(".")[2], "message": message}).encode()
         compatible = {"x-amzn-query-error": f"{code};Sender"} if self.service == "sqs" else {}
         return Answer(status, body, {"Content-Type": _json_type(self), **compatible})
-
-
-def in_own_form(call: Call, answer: Answer) -> Answer:
-    """What moto refuses by policy it says in XML, to JSON clients too: those get JSON."""
-    if answer.status != 403 or not answer.body.lstrip().startswith(b"<"):
-        return answer
-    error = ElementTree.fromstring(answer.body)
-    return call.refuse(error.findtext(".//Code", "AccessDenied"), error.findtext(".//Message", ""))
 
 
 Forward = Callable[[Call], Answer]

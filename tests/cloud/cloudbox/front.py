@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.cloud.cloudbox.calls import Answer, Call, Handler, Refuse, in_own_form
+from tests.cloud.cloudbox.calls import Answer, Call, Handler, Refuse
 
 PORT = 5000
 SECONDS = 100.0
@@ -66,14 +66,18 @@ class _Requests(BaseHTTPRequestHandler):
                 self._send(refusal)
             elif handler is not None:
                 self._send(handler(call, self._forward))
-            elif "x-amz-target" in headers:
-                self._send(in_own_form(call, self._forward(call)))
             else:
                 self._pass_through(call)
         except ConnectionError:
             self.close_connection = True  # the client gave up, or moto ended with the box
         except Exception:
             self._send(call.refuse("InternalError", f"in the box itself: {traceback.format_exc()}"))
+
+    def handle_expect_100(self) -> bool:
+        """At once: the client waits for it, a second, before it sends its body."""
+        going_on = super().handle_expect_100()
+        self.wfile.flush()
+        return going_on
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
 

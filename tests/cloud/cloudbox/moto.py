@@ -32,7 +32,7 @@ class Moto:
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = folder / "moto.log"
         self.key_id = self.secret = "box"
-        self._assumed: dict[str, dict[str, Any]] = {}
+        self._roles: dict[str, str] = {}
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
         write_for_moto(folder / "images.json")
@@ -95,26 +95,18 @@ class Moto:
             self.key_id, self.secret = key["AccessKeyId"], key["SecretAccessKey"]
             self._clients.clear()
 
-    def enforce_policies(self, enforced: bool) -> None:
-        """Whether callers may do only what IAM allows them; at first they may do everything
-        (https://docs.getmoto.org/en/latest/docs/iam.html). Roles made later are unknown to
-        :meth:`assume_role`: it is EC2 that machines' roles trust, and moto lets nobody be EC2."""
-        roles = self.client("iam", "us-east-1").list_roles()["Roles"] if enforced else []
-        self._assumed = {role["RoleName"]: self._assume_role(role["RoleName"]) for role in roles}
-        free_calls = b"0" if enforced else b"inf"
-        request = urllib.request.Request(f"{self.url}/moto-api/reset-auth", free_calls, method="POST")
-        request.add_header("Content-Type", "text/plain")
-        urllib.request.urlopen(request, timeout=10).close()
-
     def assume_role(self, role: str) -> dict[str, Any]:
         """Credentials of a machine with that role."""
-        return self._assumed[role] if self._assumed else self._assume_role(role)
-
-    def _assume_role(self, role: str) -> dict[str, Any]:
         arn = f"arn:aws:iam::{ACCOUNT}:role/{role}"
         assumed = self.client("sts", "us-east-1").assume_role(RoleArn=arn, RoleSessionName="machine")
         credentials: dict[str, Any] = assumed["Credentials"]
+        self._roles[credentials["AccessKeyId"]] = role
         return credentials
+
+    def role_of(self, key_id: str) -> tuple[str, str] | None:
+        """``("role", its name)`` where a key was given to a machine."""
+        role = self._roles.get(key_id)
+        return None if role is None else ("role", role)
 
     def close(self) -> None:
         self._child.kill()

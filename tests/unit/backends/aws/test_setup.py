@@ -15,7 +15,6 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from airflow_provider_spotbatch.backends.aws.instances import STORE_TAG
 from airflow_provider_spotbatch.backends.aws.policies import airflow_policy, machine_policy
-from airflow_provider_spotbatch.backends.aws.queue import queue_prefix
 from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_RUNTIME_DAYS, Layout
 from airflow_provider_spotbatch.cli import main
 from airflow_provider_spotbatch.hooks import read_settings
@@ -389,39 +388,3 @@ def test_a_set_up_keeps_what_was_granted(moto: Moto, spotbatch: Any) -> None:
 
 def test_a_grant_without_a_set_up_names_the_command(moto: Moto, capsys: pytest.CaptureFixture[str]) -> None:
     assert "spotbatch setup aws" in errors_of(["grant", "aws", "--read", "s3://data"], capsys)
-
-
-# --- what the machines may do, as far as moto enforces it ------------------------------------------------
-
-
-def test_machines_read_the_store_write_below_out_and_take_work_from_its_queues(
-    moto: Moto, spotbatch: Any
-) -> None:
-    import boto3
-
-    spotbatch("setup", "aws")
-    store = s3(moto)
-    store.put_object(Bucket=BUCKET, Key="jobs/spec.json", Body=b"spec")
-    sqs = moto.client("sqs", REGION)
-    own = sqs.create_queue(QueueName=f"{queue_prefix(f's3://{BUCKET}')}job-1-1-m0")["QueueUrl"]
-    other = sqs.create_queue(QueueName="other-job-1-1-m0")["QueueUrl"]
-    moto.make_owner()
-    key = moto.assume_role(ROLE)
-    session = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"], key["SessionToken"], REGION)
-    machine_s3, machine_sqs = (session.client(name, endpoint_url=moto.url) for name in ("s3", "sqs"))
-    moto.enforce_policies(True)
-    try:
-        assert machine_s3.get_object(Bucket=BUCKET, Key="jobs/spec.json")["Body"].read() == b"spec"
-        machine_s3.put_object(Bucket=BUCKET, Key="out/result", Body=b"result")
-        machine_sqs.receive_message(QueueUrl=own, WaitTimeSeconds=0)
-        for forbidden in (
-            lambda: machine_s3.put_object(Bucket=BUCKET, Key="jobs/spec.json", Body=b"other"),
-            lambda: machine_s3.put_object(Bucket=BUCKET, Key="blobs/x", Body=b"other"),
-            lambda: machine_s3.delete_object(Bucket=BUCKET, Key="out/result"),
-            lambda: machine_sqs.send_message(QueueUrl=own, MessageBody="work"),
-            lambda: machine_sqs.receive_message(QueueUrl=other, WaitTimeSeconds=0),
-        ):
-            with pytest.raises(machine_s3.exceptions.ClientError, match=r"AccessDenied|not authorized"):
-                forbidden()
-    finally:
-        moto.enforce_policies(False)

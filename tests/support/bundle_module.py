@@ -1,0 +1,3 @@
+"""A module beside the DAG file, which travels to machines as source."""
+
+VALUE = "travelled"
