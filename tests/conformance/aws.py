@@ -37,6 +37,9 @@ NOTICE_SECONDS = 3.0
 
 DEBIAN_PYTHON = "3.11"
 
+IDLE_AGENT = agent_archive("import time; time.sleep(60)", DEBIAN_PYTHON)
+BRIEF_AGENT = agent_archive("pass", DEBIAN_PYTHON)
+
 
 def box_place(box: Cloudbox, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Place]:
     """Machines boot the backend's own user data; only the agent in it is another."""
@@ -56,8 +59,7 @@ def box_place(box: Cloudbox, monkeypatch: pytest.MonkeyPatch, name: str) -> Iter
     )
     orders: dict[str, Any] = {"python_version": DEBIAN_PYTHON, "lifetime": 120.0}
 
-    def agents(program: str) -> None:
-        archive = agent_archive(program, DEBIAN_PYTHON)
+    def agents(archive: bytes) -> None:
         digest = hashlib.sha256(archive).hexdigest()
         box.client("s3").put_object(Bucket=account.bucket, Key=f"prefix/{blob(digest)}", Body=archive)
         orders["archives"] = {ARCHITECTURE: {"agent": digest}}
@@ -65,8 +67,8 @@ def box_place(box: Cloudbox, monkeypatch: pytest.MonkeyPatch, name: str) -> Iter
     _as_on_a_machine(monkeypatch)
     yield Place(
         AwsBackend(settings),
-        idle_agents=lambda: agents("import time; time.sleep(60)"),
-        brief_agents=lambda: agents("pass"),
+        idle_agents=lambda: agents(IDLE_AGENT),
+        brief_agents=lambda: agents(BRIEF_AGENT),
         interrupt=lambda instance: box.notice(instance, NOTICE_SECONDS),
         advise=box.recommend_rebalance,
         enter=lambda instance: monkeypatch.setenv(ENDPOINT_VARIABLE, box.metadata_url(instance)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from functools import cache
 from typing import Any
 
 from airflow_provider_spotbatch.backends.settings import Settings
@@ -21,8 +22,9 @@ def emptied(moto: Moto) -> None:
     urllib.request.urlopen(request, timeout=30).close()
 
 
+@cache
 def session() -> Any:
-    """A boto3 session as a connection's hook gives it."""
+    """A boto3 session as a connection's hook gives it. The same for all: it takes long to load its models."""
     import boto3
 
     return boto3.Session("testing", "testing", region_name=REGION)
