@@ -29,6 +29,7 @@ from airflow_provider_spotbatch.control.plan import (
 )
 from airflow_provider_spotbatch.control.site import Site
 from airflow_provider_spotbatch.control.threads import work_out
+from airflow_provider_spotbatch.control.wording import machines
 from airflow_provider_spotbatch.job.chunks import RESEND, RETRY, Batch, to_message
 from airflow_provider_spotbatch.job.control import Control
 from airflow_provider_spotbatch.job.errors import QueueGone, Refusal
@@ -161,7 +162,7 @@ class Actor:
             return LaunchOutcome(refusals=(refusal,))
 
     async def _terminate(self, action: Terminate) -> None:
-        self.say(f"{action.reason}: ending {', '.join(action.instances)}")
+        self.say(f"{action.reason}: ending {machines(action.instances)}")
         try:
             await self.fleet.terminate(action.instances)
         except Refusal as refusal:

@@ -12,6 +12,7 @@ from airflow_provider_spotbatch.control.closing import is_closed
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
 from airflow_provider_spotbatch.control.find_run import numbered_folders
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
+from airflow_provider_spotbatch.control.wording import machines
 from airflow_provider_spotbatch.job.errors import (
     CloudUnavailable,
     Refusal,
@@ -61,10 +62,10 @@ async def machines_left(site: Site, run: Run) -> list[str]:
 
 async def _end_what_carries_the_tag(site: Site, run: Run, say: Say) -> None:
     """Ask once for the end of the run's machines, as far as can be without the store."""
-    machines = await machines_left(site, run)
-    if machines:
-        say(f"the store cannot be told that run {run.tag} ends; ending machines {', '.join(machines)}")
-        await site.backend.terminate(machines)
+    left = await machines_left(site, run)
+    if left:
+        say(f"the store cannot be told that run {run.tag} ends; ending {machines(left)}")
+        await site.backend.terminate(left)
 
 
 async def write_cancel(store: Store, run: Run, reason: str, now: float, *, retryable: bool) -> bool:
@@ -123,7 +124,7 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
             left = [machine.id for machine in await fleet.describe() if machine.state != TERMINATED]
             if left:
                 if not told.issuperset(left):
-                    say(f"ending machines {', '.join(left)}")
+                    say(f"ending {machines(left)}")
                     told.update(left)
                 await fleet.terminate(left)
             elif looked >= await _settled_after(site, run, fleet.visibility_bound):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.control.offers import choose_machines, in_words
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
-from airflow_provider_spotbatch.control.wording import duration
+from airflow_provider_spotbatch.control.wording import duration, some
 from airflow_provider_spotbatch.job.launches import PENDING
 from airflow_provider_spotbatch.job.policy import SPOT, Policy
 
@@ -111,7 +111,10 @@ def price_line(expected: Estimate, budget_usd: float | None = None) -> str:
     """What is about to be paid, in one line; "" where nothing is."""
     if not expected.usd_per_hour:
         return ""
-    machines = ", ".join(f"{n} × {offer.slots} ({in_words(offer)})" for offer, n in expected.machines)
+    machines = ", ".join(
+        f"{some(n, 'machine')} of {some(offer.slots, 'slot')} ({in_words(offer)})"
+        for offer, n in expected.machines
+    )
     parts = [f"{expected.slots:,} slots on {machines}", f"about ${expected.usd_per_hour:.4f} an hour"]
     if expected.most_usd_per_hour > expected.usd_per_hour:
         parts[-1] += f", ${expected.most_usd_per_hour:.4f} at most"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from airflow_provider_spotbatch.control.advice import advise, describe_use
 from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
-from airflow_provider_spotbatch.control.wording import duration, rate_text, some
+from airflow_provider_spotbatch.control.wording import duration, machines, rate_text, some
 from airflow_provider_spotbatch.job.launches import LaunchOutcome
 from airflow_provider_spotbatch.job.outcome import INTERRUPTED
 from airflow_provider_spotbatch.job.policy import Policy
@@ -77,16 +77,24 @@ class Narrator:
         return (done - before) / (seen.now - since)
 
     def _tell_machines(self, seen: Snapshot) -> None:
+        """A line for all machines of which there is the same to tell."""
+        at_work: dict[int, list[str]] = {}
+        ended: dict[str, list[str]] = {}
         for machine in seen.machines:
             state = "ended" if machine.ended else "at work" if machine.booted else "booting"
             if self._machines.get(machine.id) == state:
                 continue
             self._machines[machine.id] = state
             if state == "at work":
-                self._say(f"machine {machine.id} is at work, {some(machine.slots, 'slot')}")
+                at_work.setdefault(machine.slots, []).append(machine.id)
             elif state == "ended":
                 why = machine.reason or ("interrupted" if machine.interrupted else "no reason known")
-                self._say(f"machine {machine.id} has ended: {why}")
+                ended.setdefault(why, []).append(machine.id)
+        for slots, ids in at_work.items():
+            are, each = ("is", "") if len(ids) == 1 else ("are", " each")
+            self._say(f"{machines(ids)} {are} at work, {some(slots, 'slot')}{each}")
+        for why, ids in ended.items():
+            self._say(f"{machines(ids)} {'has' if len(ids) == 1 else 'have'} ended: {why}")
 
 
 def progress_line(seen: Snapshot, rate: float | None = None) -> str:

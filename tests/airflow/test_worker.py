@@ -79,7 +79,7 @@ def test_a_kill_stops_the_loop_and_ends_the_machines(tmp_path: Path, monkeypatch
     assert "the task was killed" in str(failed[0])
     outcome = worker_after(worker).finish()
     assert outcome.state == "cancelled"
-    assert any("ending machines" in line for line in said)
+    assert any("ending machine" in line for line in said)
 
 
 def worker_after(worker: Worker) -> Worker:

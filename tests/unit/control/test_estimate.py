@@ -83,8 +83,8 @@ def test_without_the_time_of_an_item_only_the_hour_is_told() -> None:
 
 def test_the_line_before_the_launch_names_machines_prices_and_how_long_the_budget_lasts() -> None:
     assert price_line(of(concurrency=16), 1.28) == (
-        "16 slots on 2 × 8 (spot: m6a.2xlarge or one of 1 other types) · about $0.6400 an hour, "
-        "$0.8000 at most · $2.0000 on demand · the budget of $1.28 lasts 2.0 h"
+        "16 slots on 2 machines of 8 slots (spot: m6a.2xlarge or one of 1 other types) · "
+        "about $0.6400 an hour, $0.8000 at most · $2.0000 on demand · the budget of $1.28 lasts 2.0 h"
     )
 
 

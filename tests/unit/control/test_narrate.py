@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_spotbatch.control.narrate import Narrator, awaited
 from airflow_provider_spotbatch.control.observe import TOLD_FAILURES, ToldFailure
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
-from airflow_provider_spotbatch.control.wording import duration, rate_text, some
+from airflow_provider_spotbatch.control.wording import duration, machines, rate_text, some
 from airflow_provider_spotbatch.job.outcome import Failure
 from airflow_provider_spotbatch.job.policy import Policy
 
@@ -67,9 +67,31 @@ def test_items_that_a_lost_machine_had_in_hand_are_said_to_be_awaited() -> None:
     assert awaited(counts, [idle], None, None) == ""
 
 
+def test_what_holds_for_many_machines_is_told_in_one_line() -> None:
+    said: list[str] = []
+    narrator = Narrator(said.append)
+    fleet = [Machine(f"m{n}", 1, 0, 4, "running", "running") for n in range(16)]
+    over = [replace(machine, state="terminated", reason="it was asked to end") for machine in fleet]
+    lost = replace(over[0], reason="taken back")
+    narrator.tell(replace(SEEN, machines=tuple(fleet[:1])), [])
+    narrator.tell(replace(SEEN, machines=tuple(fleet)), [])
+    narrator.tell(replace(SEEN, machines=(lost, *over[1:])), [])
+    narrator.tell(replace(SEEN, machines=(lost, *over[1:])), [])
+    assert [line for line in said if line[:1] == "m" or "machines (" in line] == [
+        "machine m0 is at work, 4 slots",
+        "15 machines (m1, m2, m3, …) are at work, 4 slots each",
+        "machine m0 has ended: taken back",
+        "15 machines (m1, m2, m3, …) have ended: it was asked to end",
+    ]
+
+
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
+        (machines(["a"]), "machine a"),
+        (machines(["a", "b"]), "2 machines (a, b)"),
+        (machines(list("abcd")), "4 machines (a, b, c, d)"),
+        (machines(list("abcde")), "5 machines (a, b, c, …)"),
         (some(1, "chunk"), "1 chunk"),
         (some(1200, "chunk"), "1,200 chunks"),
         (rate_text(12.4), "12 items/s"),
