@@ -18,12 +18,14 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
-SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"}
+SKIPPED = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
+SKIPPED |= {"distutils", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtledemo"}
+"""Folders that are no part of the library itself, or that distributions of Linux package apart."""
 
 
 @task
 def list_sources() -> list[str]:
-    """All modules, tests left out, by their paths below the library."""
+    """All modules by their paths below the library."""
     library = Path(sysconfig.get_path("stdlib"))
     found = (path.relative_to(library) for path in library.rglob("*.py"))
     return sorted(str(path) for path in found if SKIPPED.isdisjoint(path.parts))
@@ -33,7 +35,7 @@ def list_sources() -> list[str]:
 def search(path: str, *, pattern: str) -> dict[str, Any]:
     """The lines of one file that match. Runs on whatever machine the connection leads to.
 
-    A file may be missing there: some distributions leave modules out, or have another patch release.
+    A file may be missing there: a distribution may leave modules out, or have another patch release.
     """
     source = Path(sysconfig.get_path("stdlib"), path)
     lines = source.read_text(errors="replace").splitlines() if source.exists() else []
@@ -44,7 +46,8 @@ def search(path: str, *, pattern: str) -> dict[str, Any]:
         "matches": [
             (number, line.strip()) for number, line in enumerate(lines, 1) if re.search(pattern, line)
         ],
-        "worker": f"{socket.gethostname()}, process {os.getpid()}",
+        "machine": socket.gethostname(),
+        "worker": os.getpid(),
     }
 
 
@@ -54,11 +57,13 @@ def report(results: Any) -> None:
     files = lines = 0
     missing: list[str] = []
     matches: dict[str, list[tuple[int, str]]] = {}
-    workers: Counter[str] = Counter()
+    machines: Counter[str] = Counter()
+    workers: set[tuple[str, int]] = set()
     for result in results:
         files += 1
         lines += result["lines"]
-        workers[result["worker"]] += 1
+        machines[result["machine"]] += 1
+        workers.add((result["machine"], result["worker"]))
         if not result["found"]:
             missing.append(result["path"])
         if result["matches"]:
@@ -73,8 +78,9 @@ def report(results: Any) -> None:
         number, line = matches[path][0]
         print(f"{len(matches[path]):5}  {path:30} e.g. line {number}: {line[:70]}")
     print("\nWhere the work ran:")
-    for worker, count in workers.most_common():
-        print(f"{count:5} files on {worker}")
+    for machine, count in machines.most_common():
+        processes = sum(1 for where, _ in workers if where == machine)
+        print(f"{count:5} files on {machine}, in {processes} processes")
     print(f"\nAll results: {results.uri}\n")
 
 

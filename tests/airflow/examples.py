@@ -64,9 +64,9 @@ def stdlib_search(ran: Ran, folder: str) -> None:
     found = re.search(r"(\d+) matches in \d+ of (\d+) files", ran.log)
     assert found is not None
     assert int(found[1]) > 10
-    assert int(found[2]) > 500
+    assert int(found[2]) > 400
     missing = re.search(r"(\d+) of them are not in the machines' own Python", ran.log)
-    assert int(missing[1] if missing else 0) < int(found[2]) / 4
+    assert int(missing[1] if missing else 0) < 20
 
 
 def archive_chunks(ran: Ran, folder: str) -> None:
