@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,14 @@ PERMISSIONS = {
     },
 }
 """What must be allowed for each verb, by the scheme of the store's URI."""
+
+CREDENTIALS = frozenset(
+    {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired"}
+)
+"""Codes of S3 that are about the credentials themselves (S3 API reference, "Error responses")."""
+
+NO_BUCKET = "NoSuchBucket"
+"""The code of S3 and of Google Cloud Storage. The library tells it as an object that is not there."""
 
 DELETED_AT_ONCE = 1000
 """Objects in one request of S3, at most."""
@@ -231,9 +240,21 @@ class Store:
         for attempt in range(1, attempts + 1):
             try:
                 return await asyncio.wait_for(request(), seconds or self._seconds)
-            except (FileNotFoundError, AlreadyExistsError):
+            except AlreadyExistsError:
                 raise
             except (BaseError, OSError, asyncio.TimeoutError) as error:
+                if _told_code(error) == NO_BUCKET:
+                    raise InvalidInput(
+                        f"there is no bucket of the store {self.uri}: make it, or correct 'store' of the "
+                        "connection"
+                    ) from error
+                if isinstance(error, FileNotFoundError):
+                    raise
+                if _told_code(error) in CREDENTIALS:
+                    raise StoreDenied(
+                        f"may not {verb} {name} in {self.uri}: {_first_line(error)}",
+                        remedy="Renew the credentials of the store: they have expired or are wrong",
+                    ) from error
                 if _is_denied(error):
                     raise StoreDenied(
                         f"may not {verb} {name} in {self.uri}: {_first_line(error)}",
@@ -255,6 +276,12 @@ def _stored(entry: Any) -> StoredObject:
 
 async def _next_page(pages: Any) -> Any:
     return await anext(pages, None)
+
+
+def _told_code(error: BaseException) -> str:
+    """The server's own error code, which the library shows but has no field for; "" where there is none."""
+    found = re.search("<Code>([A-Za-z]+)</Code>", str(error))
+    return found.group(1) if found else ""
 
 
 def _is_denied(error: BaseException) -> bool:

@@ -64,6 +64,9 @@ class Refusal(SpotBatchError):
         self.remedy = remedy
         self.code = code
 
+    def __str__(self) -> str:
+        return f"{self.message}. {self.remedy}" if self.remedy else self.message
+
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,

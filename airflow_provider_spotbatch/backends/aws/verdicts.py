@@ -5,6 +5,8 @@ Codes: EC2 API reference, "Error codes for the Amazon EC2 API"; SQS API referenc
 
 from __future__ import annotations
 
+import re
+
 from airflow_provider_spotbatch.job.errors import (
     AccessDenied,
     BadRequest,
@@ -115,13 +117,18 @@ WRONG = {
     "InvalidSecurityGroupID.NotFound": "Correct 'security_groups' of the connection: they must be of the "
     "subnets' VPC",
     "InvalidIamInstanceProfileArn.Malformed": "Correct 'instance_profile' of the connection: its name or ARN",
-    "InvalidParameterValue": "See that 'image', 'instance_profile', 'subnets' and 'security_groups' of the "
-    "connection exist",
+    "InvalidParameterValue": "See that 'instance_profile' of the connection exists ('spotbatch setup aws' "
+    "makes one), and that 'image', 'subnets' and 'security_groups' are right",
     "InvalidParameterCombination": "See that 'subnets' and 'security_groups' of the connection "
     "belong together",
     "VPCIdNotSpecified": "Name 'subnets' in the connection: the region has no default VPC",
 }
 """The connection is wrong: waiting cures nothing."""
+
+_WHO_AND_WHAT = re.compile(
+    r"(?P<who>arn:\S+) is not authorized to perform: (?P<action>[a-z0-9\-]+:[A-Za-z]+)"
+)
+"""How messages name who lacks which action (IAM User Guide, "Troubleshoot access denied error messages")."""
 
 LAUNCHING = "ec2:CreateFleet"
 PERMISSIONS = {
@@ -149,8 +156,7 @@ def verdict(
     if code in THROTTLED:
         return Throttled(told, remedy="It is asked again, less often", code=code)
     if code in DENIED:
-        needed = PERMISSIONS.get(operation, operation)
-        return AccessDenied(told, remedy=f"Allow {needed} for the credentials in use", code=code)
+        return AccessDenied(told, remedy=_permission(message, operation), code=code)
     if code in ACCOUNT:
         return AccessDenied(told, remedy=ACCOUNT[code], code=code)
     if is_about_credentials(code):
@@ -159,6 +165,17 @@ def verdict(
     if code in UNAVAILABLE or (code not in WRONG and http_status >= 500):
         return CloudUnavailable(told)
     return BadRequest(told, remedy=WRONG.get(code, ""), code=code)
+
+
+def _permission(message: str, operation: str) -> str:
+    """What to allow, and to whom, as far as the message tells."""
+    needed = PERMISSIONS.get(operation, operation)
+    named = _WHO_AND_WHAT.search(message)
+    if named is None:
+        return f"Allow {needed} for the credentials in use"
+    action = named["action"]
+    asked = needed if action == operation else f"{action} (and what comes with it: {needed})"
+    return f"Allow {asked} for {named['who']}"
 
 
 def is_about_credentials(code: str) -> bool:

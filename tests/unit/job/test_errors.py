@@ -36,4 +36,5 @@ def test_a_verdict_reads_back(verdict: type[Refusal]) -> None:
 
     assert type(read) is verdict
     assert read.to_json() == refusal.to_json()
-    assert str(read) == "what happened"
+    assert str(read) == "what happened. what to do"
+    assert str(verdict("what happened")) == "what happened"

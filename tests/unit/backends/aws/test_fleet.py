@@ -265,6 +265,25 @@ class TestAnswer:
         assert (type(refusal), refusal.fatal, refusal.code) == (kind, fatal, code)
         assert refusal.remedy
 
+    def test_a_parameter_that_no_pool_takes_is_the_connections_fault(self) -> None:
+        """EC2 says no more of an instance profile that does not exist."""
+        invalid = [error("InvalidParameterValue", subnet=each) for each in ("subnet-b", "subnet-b2")]
+        [refusal] = launched(Sdk(CreateFleet={"Errors": invalid})).refusals
+        assert isinstance(refusal, BadRequest)
+        assert "'instance_profile' of the connection" in refusal.remedy
+
+    @pytest.mark.parametrize(
+        "others",
+        [
+            {"Errors": [error("InsufficientInstanceCapacity", "c6i.large")]},
+            {"Instances": [given("m6g.large", "subnet-a", "i-1")]},
+        ],
+    )
+    def test_a_parameter_that_some_pools_take_rules_out_the_others(self, others: dict[str, Any]) -> None:
+        errors = [error("InvalidParameterValue"), *others.get("Errors", [])]
+        outcome = launched(Sdk(CreateFleet={**others, "Errors": errors}))
+        assert {type(each) for each in outcome.refusals} == {NoCapacity}
+
     @pytest.mark.parametrize(
         ("code", "kind"),
         [

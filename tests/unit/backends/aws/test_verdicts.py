@@ -69,6 +69,22 @@ def test_a_missing_permission_is_named() -> None:
     assert told.remedy == "Allow sqs:SendMessage for the credentials in use"
 
 
+@pytest.mark.parametrize(
+    ("action", "remedy"),
+    [
+        ("ec2:CreateFleet", "Allow ec2:CreateFleet, ec2:RunInstances"),
+        ("iam:PassRole", "Allow iam:PassRole (and what comes with it: ec2:CreateFleet"),
+    ],
+)
+def test_who_lacks_which_permission_is_told_as_far_as_the_message_tells(action: str, remedy: str) -> None:
+    who = "arn:aws:sts::123456789012:assumed-role/airflow/worker-1"
+    message = f"You are not authorized. User: {who} is not authorized to perform: {action} on resource: *"
+    told = verdict("UnauthorizedOperation", message, "ec2:CreateFleet")
+    assert isinstance(told, AccessDenied)
+    assert told.remedy.startswith(remedy)
+    assert told.remedy.endswith(f" for {who}")
+
+
 @pytest.mark.parametrize("code", ["InvalidFleetConfiguration", "InvalidParameterValue"])
 def test_what_is_wrong_of_one_pool_leaves_the_others(code: str) -> None:
     assert isinstance(verdict(code, "", "ec2:CreateFleet", of_a_pool=True), NoCapacity)
