@@ -83,7 +83,7 @@ def user_data(boot: Boot) -> str:
         "archives": boot.archives,
         "python_version": boot.python_version,
         "setup": boot.setup,
-        "env": {"AWS_DEFAULT_REGION": boot.backend_options["region"]},
+        "env": _sdk_environment(boot.backend_options),
     }
     values = {
         "tag": boot.of_run.tag,
@@ -95,6 +95,18 @@ def user_data(boot: Boot) -> str:
     for name, value in values.items():
         script = script.replace(f"@{name}@", value)
     return script
+
+
+def _sdk_environment(place: dict[str, Any]) -> dict[str, str]:
+    """What leads any SDK that items use to the same region, and to the same emulator of Amazon if it is one
+    (obstore asks to be told that it speaks HTTP there)."""
+    if not place.get("endpoint_url"):
+        return {"AWS_DEFAULT_REGION": place["region"]}
+    return {
+        "AWS_DEFAULT_REGION": place["region"],
+        "AWS_ENDPOINT_URL": place["endpoint_url"],
+        "AWS_ALLOW_HTTP": "true",
+    }
 
 
 def _place(store: str, options: dict[str, Any]) -> dict[str, str]:

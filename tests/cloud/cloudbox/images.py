@@ -27,7 +27,7 @@ class Image:
     name: str
     suite: str
     parameter: str
-    architecture: str = ARCHITECTURE
+    architecture: str
 
     @property
     def id(self) -> str:
@@ -35,22 +35,23 @@ class Image:
 
 
 _AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-[a-z0-9.]+-"
-_DEBIAN_NAME = {"x86_64": "amd64"}.get(ARCHITECTURE, ARCHITECTURE)
+_DEBIANS_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 
-DEBIAN_12, DEBIAN_13 = (
-    Image(
-        f"debian-{release}-{_DEBIAN_NAME}-box",
-        suite,
-        f"/aws/service/debian/release/{release}/latest/{_DEBIAN_NAME}",
-    )
-    for release, suite in (("12", "bookworm"), ("13", "trixie"))
-)
 
-# There is no root of Amazon Linux here: these can be looked up as a default image is, for both
-# architectures; what boots is Debian 12.
+def _debian(release: str, suite: str, architecture: str) -> Image:
+    name = _DEBIANS_NAMES[architecture]
+    parameter = f"/aws/service/debian/release/{release}/latest/{name}"
+    return Image(f"debian-{release}-{name}-box", suite, parameter, architecture)
+
+
+DEBIAN_12 = _debian("12", "bookworm", ARCHITECTURE)
+DEBIAN_13 = _debian("13", "trixie", ARCHITECTURE)
+
+# All can be looked up for both architectures, as default images are; there are no machine types of the
+# other one. There is no root of Amazon Linux here: what boots is Debian 12.
 IMAGES = (
-    DEBIAN_12,
-    DEBIAN_13,
+    *(_debian("12", "bookworm", architecture) for architecture in _DEBIANS_NAMES),
+    *(_debian("13", "trixie", architecture) for architecture in _DEBIANS_NAMES),
     Image("al2023-ami-box-x86_64", "bookworm", f"{_AMAZON_LINUX}x86_64", "x86_64"),
     Image("al2023-ami-box-arm64", "bookworm", f"{_AMAZON_LINUX}arm64", "arm64"),
 )

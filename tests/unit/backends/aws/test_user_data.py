@@ -96,3 +96,13 @@ def test_a_failed_boot_is_told_where_the_controller_looks_for_reports() -> None:
 def test_the_store_is_where_s3_has_it(store: str, options: dict[str, str], url: str) -> None:
     boot = replace(BOOT, store=store, store_options={**BOOT.store_options, **options})
     assert orders(boot)["store"] == {"url": url, "region": boot.store_options["region"]}
+
+
+def test_an_emulator_is_where_the_sdks_of_items_look_too() -> None:
+    here = {"region": "eu-central-1", "endpoint_url": "http://10.0.0.1:5000"}
+    assert orders(BOOT)["env"] == {"AWS_DEFAULT_REGION": "eu-central-1"}
+    assert orders(replace(BOOT, backend_options=here))["env"] == {
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_ENDPOINT_URL": "http://10.0.0.1:5000",
+        "AWS_ALLOW_HTTP": "true",
+    }
