@@ -73,9 +73,11 @@ def routes() -> list[str]:
 
 
 def try_rights(account: Mapping[str, str]) -> dict[str, str]:
-    """What was tried → "done", or the code of its refusal. ``account``: region, endpoint, bucket, prefix of
-    the store, jobs and out (the job's two folders below it), run (its number), queue (its name), role, image,
-    secret (one that was not granted)."""
+    """What was tried → "done", or the code of its refusal. What must be refused is tried beside the job's own
+    objects, so that a job to which too much is allowed still ends, and tells it.
+
+    ``account``: region, endpoint, bucket, prefix of the store, spec and out (of the job, below it), queue
+    (its name), role, image, secret (one that was not granted)."""
     import boto3
     from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
@@ -86,7 +88,7 @@ def try_rights(account: Mapping[str, str]) -> dict[str, str]:
 
     s3, sqs, ec2, iam = map(client, ("s3", "sqs", "ec2", "iam"))
     bucket, prefix = account["bucket"], account["prefix"]
-    job, run = f"{prefix}/{account['jobs']}", f"{prefix}/{account['jobs']}/runs/{account['run']}"
+    spec, run = f"{prefix}/{account['spec']}", f"{prefix}/jobs/another/000001/runs/0001"
     queue = sqs.get_queue_url(QueueName=account["queue"])["QueueUrl"]
     own = f"{prefix}/{account['out']}/written-by-an-item"
 
@@ -98,17 +100,19 @@ def try_rights(account: Mapping[str, str]) -> dict[str, str]:
 
     tried: dict[str, Callable[[], Any]] = {
         "write below out/": put(own),
-        "read the specification": get(f"{job}/spec.json"),
-        "list the store": lambda: s3.list_objects_v2(Bucket=bucket, Prefix=f"{job}/"),
-        "write the specification": put(f"{job}/spec.json"),
-        "write the controller's orders": put(f"{run}/control.json"),
-        "cancel the run": put(f"{run}/cancel.json"),
-        "write a launch record": put(f"{run}/launches/99999.json"),
+        "read the specification": get(spec),
+        "list the store": lambda: s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/jobs/"),
+        "write a specification": put(f"{prefix}/jobs/another/000001/spec.json"),
+        "write a controller's orders": put(f"{run}/control.json"),
+        "cancel a run": put(f"{run}/cancel.json"),
+        "write a launch record": put(f"{run}/launches/00001.json"),
         "write a blob": put(f"{prefix}/blobs/{'0' * 64}"),
         "write what prices are": put(f"{prefix}/facts/aws/prices.json"),
         "write beside the store": put("out/else"),
         "delete its own object": lambda: s3.delete_object(Bucket=bucket, Key=own),
-        "delete the specification": lambda: s3.delete_object(Bucket=bucket, Key=f"{job}/spec.json"),
+        "delete a specification": lambda: s3.delete_object(
+            Bucket=bucket, Key=f"{prefix}/jobs/another/000001/spec.json"
+        ),
         "read beside the store": get("else/private"),
         "list beside the store": lambda: s3.list_objects_v2(Bucket=bucket, Prefix="else/"),
         "list the whole bucket": lambda: s3.list_objects_v2(Bucket=bucket, Prefix=""),
