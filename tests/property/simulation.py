@@ -87,27 +87,24 @@ class Simulation:
         self.policy = policy or Policy(concurrency=4, early_stop=None)
         self.script = script or Script()
         self.clock = VirtualClock()
-        self.cloud = WatchedCloud(
+        self.cloud, self.site = self._open(seed, settings or {}, cloud)
+        self._latency = 0.0
+        self.runs: list[ItemRun] = []
+        self.said: list[str] = []
+        self._mishaps = {item: list(planned) for item, planned in self.script.mishaps.items()}
+        self._batches: dict[str, Batch] = {}
+
+    def _open(self, seed: int, settings: dict[str, Any], cloud: dict[str, Any]) -> tuple[WatchedCloud, Site]:
+        own = WatchedCloud(
             f"simulation-{next(_numbers)}",
             clock=self.clock,
             chance=random.Random(seed),
             on_boot=self._agent,
             **{"tick_seconds": 2.0, "boot_seconds": 5.0, **cloud},
         )
-        options = {"cloud": self.cloud.name}
-        self.settings = Settings("c", "memory", b"a key for tests", options=options, **(settings or {}))
-        self.site = Site(
-            self.settings,
-            MemoryBackend(self.settings),
-            self.cloud.store,
-            clock=self.clock.now,
-            wall_clock=self.clock.now,
-        )
-        self._latency = 0.0
-        self.runs: list[ItemRun] = []
-        self.said: list[str] = []
-        self._mishaps = {item: list(planned) for item, planned in self.script.mishaps.items()}
-        self._batches: dict[str, Batch] = {}
+        opened = Settings("c", "memory", b"a key for tests", options={"cloud": own.name}, **settings)
+        backend = MemoryBackend(opened)
+        return own, Site(opened, backend, own.store, clock=self.clock.now, wall_clock=self.clock.now)
 
     # --- the story ---------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_spotbatch.control.cancel import cancel
-from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.policy import Policy
-from airflow_provider_spotbatch.job.run_outcome import CANCELLED, Outcome
-from tests.property.boundaries import AFTER, BEFORE, Befall, Boundaries, Killed, kill_at, stall_at
+from airflow_provider_spotbatch.job.run_outcome import Outcome
+from tests.property.boundaries import AFTER, BEFORE, Befall, Boundaries, kill_at, stall_at
 from tests.property.scripted import GONE, NOTICE, Script
 from tests.property.simulation import Simulation
-from tests.property.test_resume import quietly, take_over, to_the_end
+from tests.property.test_resume import quietly
+from tests.property.walks import cancelling, finishing, taking_over
 
 SCRIPT = Script(
     failures={1: ["error"], 2: ["memory"], 3: ["crash", "error", "timeout"]},
@@ -103,51 +102,14 @@ def test_stalled_at_every_boundary_while_another_finishes_the_run() -> None:
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 def test_killed_at_every_boundary_of_finishing(when: str) -> None:
-    async def story(told: Simulation, befall: Befall) -> Outcome:
-        run = await told.begin_run()
-        await told.drive(run)
-        try:
-            return await told.finish(run, befall)
-        except Killed:
-            return await told.finish(run)
-
-    assert walk(story, when) >= 4
+    assert walk(finishing, when) >= 4
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 def test_killed_at_every_boundary_of_cancelling(when: str) -> None:
-    """Nobody drives the run any more, and its machines hear of nothing: the next one cancels again."""
-
-    async def story(told: Simulation, befall: Befall) -> Outcome:
-        run = await told.begin_run()
-        driving = asyncio.ensure_future(quietly(told.drive(run)))
-        await asyncio.sleep(20.0)
-        for machine in told.cloud.on():
-            told.cloud.freeze(machine.id)
-        driving.cancel()
-        for each in (befall, None):
-            site = told.site if each is None else Boundaries(each).around(told.site)
-            try:
-                assert await cancel(site, run, "marked failed", told.say)
-            except Killed:
-                await asyncio.sleep(5.0)
-        outcome = await told.finish(run)
-        assert outcome.state == CANCELLED
-        return outcome
-
-    assert walk(story, when, complete=False) >= 3
+    assert walk(cancelling, when, complete=False) >= 3
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 def test_killed_at_every_boundary_of_taking_over(when: str) -> None:
-    """A cleared task's next try: it cancels and finishes the run before, and begins its own."""
-
-    async def story(told: Simulation, befall: Befall) -> Outcome:
-        first = await told.begin_run()
-        driving = asyncio.ensure_future(quietly(told.drive(first)))
-        await asyncio.sleep(25.0)
-        run: Run | Outcome = await take_over(told, 1, befall)
-        await driving
-        return await to_the_end(told, run)
-
-    assert walk(story, when) >= 8
+    assert walk(taking_over, when) >= 8
