@@ -26,15 +26,16 @@ from airflow_provider_spotbatch.job.resources import Resources
 from airflow_provider_spotbatch.worker import Worker
 from tests.cloud.cloudbox.box import Cloudbox
 from tests.cloud.cloudbox.images import ARCHITECTURE, DEBIAN_12, DEBIAN_13, Image
+from tests.cloud.cloudbox.moto import ACCOUNT as ACCOUNT_ID
 from tests.support.machine_rights import look_at_all
 from tests.support.runs import REPOSITORY, drive
 
 PYTHONS = {DEBIAN_12: "3.11", DEBIAN_13: "3.13"}
 BUCKET, PREFIX = "least-privilege", "team/spot"
 STORE = f"s3://{BUCKET}/{PREFIX}"
-PACKAGES = ("boto3==1.42.90", "markupsafe==3.0.3")
+PACKAGES = ("requests==2.32.5", "requests-aws4auth==1.3.1", "markupsafe==3.0.3")
 
-ALLOWED = {"write below out/", "read the specification", "list the store"}
+ALLOWED = {"write below out/", "read the specification", "list the store", "find its queue"}
 REFUSED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 
 
@@ -121,6 +122,7 @@ def run_job(box: Cloudbox, account: Account, image: Image, folder: Path) -> dict
     there = {
         "region": box.region,
         "endpoint": box.endpoint_url,
+        "id": ACCOUNT_ID,
         "bucket": BUCKET,
         "prefix": PREFIX,
         "spec": run.generation.spec,
@@ -161,7 +163,7 @@ def test_an_item_has_all_that_its_environment_names(found: dict[str, Any]) -> No
     assert found["machine"] == {
         "python": PYTHONS[found["image"]],
         "root": False,
-        "pure package": "1.42.90",
+        "pure package": "2.32.5",
         "binary package": ".so",
         "module of the DAG bundle": "travelled",
         "file": "from the Airflow side",

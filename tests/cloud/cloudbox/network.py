@@ -92,8 +92,8 @@ class Connection:
         return socket.create_server(address, backlog=128)
 
     def close(self) -> None:
-        """The link goes with its namespace."""
-        _ip_batch(f"netns delete {self.namespace}")
+        """The link would go with its namespace, but after a while: the next machine may want its name now."""
+        _ip_batch(f"link delete {self._port}", f"netns delete {self.namespace}")
         self._network.freed(self._number)
 
 
