@@ -55,7 +55,7 @@ class Connection:
         self._network = network
         self._number = number
         self._bridge = plot.bridge
-        self._port = f"cb{plot.number}-{number}"
+        self._port = plot.port(number)
         self.namespace = plot.namespace(number)
         self.address = plot.address(number)
         _ip_batch(

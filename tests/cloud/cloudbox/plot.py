@@ -34,13 +34,20 @@ class Plot:
     def namespace(self, machine: int) -> str:
         return f"cloudbox{self.number}-{machine}"
 
+    def port(self, machine: int) -> str:
+        """The bridge's end of a machine's link."""
+        return f"cb{self.number}-{machine}"
+
     def address(self, machine: int) -> str:
         """1 is the cloud itself."""
         return f"10.213.{self.number}.{machine}"
 
     def clear(self) -> None:
         """Remove everything that has this number: what an earlier box left, or this one's at its end."""
-        for namespace in _namespaces(f"{self.bridge}-"):
+        for port in _names("/sys/class/net", f"cb{self.number}-"):
+            with contextlib.suppress(subprocess.CalledProcessError):  # it goes with its namespace: just now
+                _ip("link", "delete", port)
+        for namespace in _names("/run/netns", f"{self.bridge}-"):
             _end_processes(namespace)
             _ip("netns", "delete", namespace)
         if Path(f"/sys/class/net/{self.bridge}").exists():
@@ -85,9 +92,9 @@ def _unused() -> Iterator[Plot]:
         yield Plot(number, lock)
 
 
-def _namespaces(prefix: str) -> list[str]:
+def _names(folder: str, prefix: str) -> list[str]:
     with contextlib.suppress(FileNotFoundError):
-        return [name for name in os.listdir("/run/netns") if name.startswith(prefix)]
+        return [name for name in os.listdir(folder) if name.startswith(prefix)]
     return []
 
 
