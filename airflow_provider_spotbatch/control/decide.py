@@ -168,7 +168,7 @@ def _budget_is_spent(seen: Snapshot) -> Stop | None:
     more = f" but for ${left:.4f}, which pays for no machine's boot," if left > 0 else ""
     return Stop(
         "budget",
-        f"the budget of ${seen.budget_usd:.2f} is spent{more} (${seen.spent_usd:.2f} by our reckoning) "
+        f"the budget of ${seen.budget_usd:g} is spent{more} (${seen.spent_usd:.4f} by our reckoning) "
         f"with {some(seen.counts.open, 'item')} to do",
         retryable=False,
     )

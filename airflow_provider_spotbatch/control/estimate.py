@@ -115,7 +115,7 @@ def price_line(expected: Estimate, budget_usd: float | None = None) -> str:
         f"{some(n, 'machine')} of {some(offer.slots, 'slot')} ({in_words(offer)})"
         for offer, n in expected.machines
     )
-    parts = [f"{expected.slots:,} slots on {machines}", f"about ${expected.usd_per_hour:.4f} an hour"]
+    parts = [f"{some(expected.slots, 'slot')} on {machines}", f"about ${expected.usd_per_hour:.4f} an hour"]
     if expected.most_usd_per_hour > expected.usd_per_hour:
         parts[-1] += f", ${expected.most_usd_per_hour:.4f} at most"
     if expected.on_demand_usd_per_hour and any(offer.purchase == SPOT for offer, _ in expected.machines):

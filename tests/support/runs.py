@@ -118,13 +118,21 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def job_request(
-    function: Callable[..., Any], items: Any, *, max_tries: int = 0, started: str = "", **policy: Any
+    function: Callable[..., Any],
+    items: Any,
+    *,
+    name: str = "",
+    kwargs: dict[str, Any] | None = None,
+    max_tries: int = 0,
+    started: str = "",
+    **policy: Any,
 ) -> JobRequest:
+    """``name``: of the task, by default the function's; ``kwargs``: shared by all items."""
     return JobRequest(
         deployment="tests",
         dag_id="dag",
         run_id="run",
-        task_id=function.__name__,
+        task_id=name or function.__name__,
         map_index=-1,
         max_tries=max_tries,
         dag_run_started=started,
@@ -132,7 +140,7 @@ def job_request(
             function=function,
             dotted=None,
             command=None,
-            kwargs={},
+            kwargs=kwargs or {},
             call="item",
             environment=Environment(),
             bundle=str(REPOSITORY),
