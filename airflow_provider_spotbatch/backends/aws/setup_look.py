@@ -148,9 +148,18 @@ async def _airflow_policy(clients: Clients, layout: Layout) -> FoundPolicy | Non
         (each for each in listed["Versions"] if not each["IsDefaultVersion"]),
         key=lambda each: int(str(each["VersionId"]).removeprefix("v")),
     )
-    version = await clients.call("iam", "GetPolicyVersion", PolicyArn=arn, VersionId=default)
+    version, entities = await asyncio.gather(
+        clients.call("iam", "GetPolicyVersion", PolicyArn=arn, VersionId=default),
+        clients.call("iam", "ListEntitiesForPolicy", PolicyArn=arn),
+    )
     return FoundPolicy(
-        _document(version["PolicyVersion"]["Document"]), tuple(each["VersionId"] for each in others)
+        _document(version["PolicyVersion"]["Document"]),
+        tuple(each["VersionId"] for each in others),
+        tuple(
+            (kind.lower(), each[f"{kind}Name"])
+            for kind in ("User", "Group", "Role")
+            for each in entities.get(f"Policy{kind}s", [])
+        ),
     )
 
 

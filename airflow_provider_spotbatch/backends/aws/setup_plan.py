@@ -153,10 +153,12 @@ class FoundRole:
 
 @dataclass(frozen=True)
 class FoundPolicy:
-    """A managed policy. ``others``: ids of its versions besides the default one, the oldest first."""
+    """A managed policy. ``others``: ids of its versions besides the default one, the oldest first;
+    ``attached_to``: kind (``user``, ``role``, ``group``) and name of all who have it."""
 
     document: Policy
     others: tuple[str, ...] = ()
+    attached_to: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -220,12 +222,19 @@ def plan_setup(layout: Layout, found: Found) -> list[Change]:
 
 def plan_removal(layout: Layout, found: Found) -> list[Change]:
     """What is to be done so that nothing of it is left, but for a bucket that holds anything or that is not
-    the set-up's own. Raises InvalidInput while machines may run."""
+    the set-up's own. Raises InvalidInput while machines may run, or while somebody has Airflow's policy."""
     if found.machines:
         raise InvalidInput(
             f"machines of {layout.store} still run ({', '.join(found.machines[:5])}): let their jobs end or "
             "cancel them, or end what is left with 'spotbatch sweep', then remove the set-up"
         )
+    if found.airflow_policy is not None and found.airflow_policy.attached_to:
+        arn = layout.airflow_policy_arn
+        detach = "; ".join(
+            f"aws iam detach-{kind}-policy --{kind}-name {name} --policy-arn {arn}"
+            for kind, name in found.airflow_policy.attached_to
+        )
+        raise InvalidInput(f"the policy of Airflow is still in use, and IAM removes no such policy: {detach}")
     return [
         *_remove_profile(layout, found.profile),
         *_remove_role(layout, found.role),

@@ -242,6 +242,19 @@ def test_a_bucket_of_the_users_is_left_as_it_is(
     assert not any("bucket" in each for each in removed)
 
 
+def test_a_policy_that_somebody_has_is_not_removed_and_nothing_else_is(
+    moto: Moto, spotbatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spotbatch("setup", "aws")
+    iam(moto).create_role(RoleName="airflow", AssumeRolePolicyDocument="{}")
+    iam(moto).attach_role_policy(RoleName="airflow", PolicyArn=POLICY)
+    told = errors_of(["setup", "aws", "--remove"], capsys)
+    assert f"aws iam detach-role-policy --role-name airflow --policy-arn {POLICY}" in told
+    assert spotbatch("setup", "aws")["made"] == []
+    iam(moto).detach_role_policy(RoleName="airflow", PolicyArn=POLICY)
+    assert len(spotbatch("setup", "aws", "--remove")["removed"]) == 5
+
+
 def test_a_role_of_somebody_else_is_not_taken_over(moto: Moto, capsys: pytest.CaptureFixture[str]) -> None:
     iam(moto).create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
     assert f"role {ROLE} is there already" in errors_of(["setup", "aws"], capsys)
