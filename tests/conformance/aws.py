@@ -15,7 +15,7 @@ from airflow_provider_spotbatch.job.keys import blob
 from tests.cloud.cloudbox.account import make_account
 from tests.cloud.cloudbox.images import ARCHITECTURE, DEBIAN_12
 from tests.conformance.place import LIVE_MACHINES, MANY_MESSAGES, ONE_DELIVERY, ONE_TOKEN, Place
-from tests.support.aws import AMAZON_LINUX, REGION, aws_settings, bucket_name, session
+from tests.support.aws import AMAZON_LINUX, REGION, aws_settings, bucket_name, one_pool, session
 from tests.support.machine_archives import agent_archive
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def box_place(box: Cloudbox, monkeypatch: pytest.MonkeyPatch, name: str) -> Iter
         advise=box.recommend_rebalance,
         enter=lambda instance: monkeypatch.setenv(ENDPOINT_VARIABLE, box.metadata_url(instance)),
         orders=orders,
-        request=_request(box.client("ec2"), DEBIAN_12.id),
+        request=one_pool(box.client("ec2"), DEBIAN_12.id),
         coarser=BOX_COARSER,
     )
     box.end_machines()
@@ -87,7 +87,7 @@ def moto_place(moto: Moto, monkeypatch: pytest.MonkeyPatch, name: str) -> Place:
         brief_agents=_nothing,
         interrupt=_impossible,
         advise=_impossible,
-        request=_request(moto.client("ec2", REGION), AMAZON_LINUX[0].id),
+        request=one_pool(moto.client("ec2", REGION), AMAZON_LINUX[0].id),
         coarser=MOTO_COARSER,
     )
 
@@ -96,20 +96,6 @@ def _as_on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an instance profile gives a machine: both clouds take any credentials."""
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(variable, "machine")
-
-
-def _request(ec2: Any, image: str) -> dict[str, Any]:
-    """What sizing chooses and the backend pins, of one type in one zone."""
-    subnet = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"][0]
-    return {
-        "offer": "spot-3",
-        "usd_per_hour": 0.05,
-        "pools": [["m5.xlarge", subnet["AvailabilityZone"], 0.04, "x86_64"]],
-        "disk_gb": 8.0,
-        "least_vcpus": 2,
-        "subnets": {subnet["AvailabilityZone"]: [subnet["SubnetId"]]},
-        "images": {"x86_64": {"id": image, "root_device": "/dev/xvda"}},
-    }
 
 
 def _nothing() -> None:

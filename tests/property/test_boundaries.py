@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import Outcome
-from tests.property.boundaries import AFTER, BEFORE, Befall, Boundaries, kill_at, stall_at
+from tests.property.boundaries import AFTER, BEFORE, Boundaries, kill_at, stall_at
 from tests.property.scripted import GONE, NOTICE, Script
 from tests.property.simulation import Simulation
 from tests.property.test_resume import quietly
-from tests.property.walks import cancelling, finishing, taking_over
+from tests.property.walks import cancelling, finishing, taking_over, walk
 
 SCRIPT = Script(
     failures={1: ["error"], 2: ["memory"], 3: ["crash", "error", "timeout"]},
@@ -38,29 +37,6 @@ def crossed_by_drive() -> list[str]:
 
     boundaries: Boundaries = told.play(story())
     return boundaries.crossed
-
-
-def walk(story: Callable[[Simulation, Befall], Coroutine[Any, Any, Outcome]], when: str, **how: Any) -> int:
-    """Tell the story once for each boundary that its process crosses, killed there; how many there were."""
-    number, complete = 0, how.get("complete", True)
-    while True:
-        number += 1
-        told, met = simulation(), []
-        killing = kill_at(number, when)
-
-        async def befall(
-            at: int, moment: str, name: str, met: list[str] = met, killing: Befall = killing
-        ) -> None:
-            met.append(name)
-            await killing(at, moment, name)
-
-        outcome = told.play(story(told, befall))
-        if len(met) < 2 * number - 1:
-            return number - 1
-        try:
-            told.check(outcome, complete=complete)
-        except AssertionError as error:
-            raise AssertionError(f"killed {when} boundary {number}, {met[-1]}: {error}") from None
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
@@ -102,14 +78,14 @@ def test_stalled_at_every_boundary_while_another_finishes_the_run() -> None:
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 def test_killed_at_every_boundary_of_finishing(when: str) -> None:
-    assert walk(finishing, when) >= 4
+    assert walk(simulation, finishing, when) >= 4
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 def test_killed_at_every_boundary_of_cancelling(when: str) -> None:
-    assert walk(cancelling, when, complete=False) >= 3
+    assert walk(simulation, cancelling, when, complete=False) >= 3
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 def test_killed_at_every_boundary_of_taking_over(when: str) -> None:
-    assert walk(taking_over, when) >= 8
+    assert walk(simulation, taking_over, when) >= 8

@@ -14,20 +14,21 @@ from airflow_provider_spotbatch.job.errors import SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import SUCCEEDED, Outcome
-from tests.property.boundaries import AFTER, BEFORE, Befall, Killed, stall_at_call
+from tests.property.boundaries import AFTER, BEFORE, Befall, Killed, nothing, stall_at_call
 from tests.property.scripted import FROZEN, Script
 from tests.property.simulation import Simulation
 from tests.property.stories import befalls, cloud_faults, simulations
 from tests.property.test_safety import misbehave
 
 
-async def take_over(told: Simulation, tries: int, befall: Befall | None = None) -> Run | Outcome:
+async def take_over(told: Simulation, tries: int, *befall: Befall) -> Run | Outcome:
     """Submit as try after try until one takes: each may give way to another, or find machines that stay."""
+    left = [*befall, nothing]
     while True:
         try:
-            submitted = await told.submit(max_tries=tries, **({"befall": befall} if befall else {}))
+            submitted = await told.submit(max_tries=tries, befall=left[0])
         except Killed:
-            befall = None
+            del left[0]
         except SpotBatchError as error:
             told.say(f"a try gave way: {error}")
         else:

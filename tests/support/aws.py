@@ -59,3 +59,18 @@ def aws_settings(moto: Moto, name: str, **options: Any) -> Settings:
             **options,
         },
     )
+
+
+def one_pool(ec2: Any, image: str) -> dict[str, Any]:
+    """What a launch record holds for EC2: what sizing chooses and the backend pins, of one type in one
+    zone."""
+    subnet = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"][0]
+    return {
+        "offer": "spot-3",
+        "usd_per_hour": 0.05,
+        "pools": [["m5.xlarge", subnet["AvailabilityZone"], 0.04, "x86_64"]],
+        "disk_gb": 8.0,
+        "least_vcpus": 2,
+        "subnets": {subnet["AvailabilityZone"]: [subnet["SubnetId"]]},
+        "images": {"x86_64": {"id": image, "root_device": "/dev/xvda"}},
+    }
