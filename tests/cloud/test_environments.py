@@ -1,38 +1,53 @@
-"""Whole jobs in the box, for what their machines must bring: packages, secrets, a setup script."""
+"""Whole jobs in the box, by what their machines bring: the distributions that the function imports; and what
+the task says where machines cannot have what they need."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from airflow_provider_spotbatch import Environment, MapResult
+from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet
 from airflow_provider_spotbatch.control.submit import JobRequest
 from airflow_provider_spotbatch.environment.packing import Packing
 from airflow_provider_spotbatch.hooks import SpotBatchHook
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.resources import Resources
+from airflow_provider_spotbatch.job.run_outcome import Outcome
 from airflow_provider_spotbatch.worker import Worker
 from tests.cloud.cloudbox.account import connections, make_account
 from tests.cloud.cloudbox.box import Cloudbox
 from tests.cloud.cloudbox.images import ARCHITECTURE
-from tests.support.machine_work import look_around, version_of_six
+from tests.support.machine_work import version_of_six
 from tests.support.runs import REPOSITORY, drive
 
 CONN_ID = "spotbatch_default"
+BUCKET = "environments"
 
 
 @pytest.fixture(scope="session")
 def box_connections(running_box: Cloudbox) -> dict[str, dict[str, Any]]:
-    return connections(running_box, make_account(running_box, "environments"))
+    return connections(running_box, make_account(running_box, BUCKET))
 
 
 class Jobs:
     def __init__(self, said: list[str]) -> None:
         self.said = said
 
-    def results(self, function: Any, items: list[Any], **environment: Any) -> list[Any]:
+    def outcome(
+        self,
+        function: Callable[..., Any],
+        items: list[Any],
+        *,
+        run_id: str = "run",
+        before: Callable[[], None] = lambda: None,
+        **environment: Any,
+    ) -> Outcome:
+        """Run a job, each item on a machine of its own. ``before``: what is done between its submission and
+        the first launch."""
         worker = Worker(SpotBatchHook(CONN_ID).get_settings(), self.said.append, None)
         packing = Packing(
             function=function,
@@ -44,12 +59,18 @@ class Jobs:
             bundle=str(REPOSITORY),
             name=function.__name__,
         )
-        policy = Policy(concurrency=1, resources=Resources(architectures=(ARCHITECTURE,)))
-        names = ("tests", "dag", "run", function.__name__, -1, 0, "")
+        resources = Resources(instance_types=("m5.large",), cpus=2, architectures=(ARCHITECTURE,))
+        policy = Policy(concurrency=len(items), resources=resources)
+        names = ("tests", "dag", run_id, function.__name__, -1, 0, "")
         assert worker.submit(JobRequest(*names, packing, items, policy)).outcome is None
-        outcome = drive(worker)
+        before()
+        return drive(worker)
+
+    def results(self, function: Callable[..., Any], items: list[Any], **environment: Any) -> list[Any]:
+        outcome = self.outcome(function, items, **environment)
         assert outcome.state == "succeeded", outcome.message
-        return list(MapResult.of(outcome, CONN_ID, worker.store_uri))
+        store = SpotBatchHook(CONN_ID).get_settings().store
+        return list(MapResult.of(outcome, CONN_ID, store))
 
 
 @pytest.fixture
@@ -60,33 +81,10 @@ def jobs(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Jobs:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path_factory.getbasetemp() / "airflow"))
+    monkeypatch.setattr(Ec2Fleet, "visibility_bound", 1.0)  # machines of the box are seen at once
     for name, connection in box_connections.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
     return Jobs([])
-
-
-def test_a_job_has_packages_secrets_and_its_setup_script(box: Cloudbox, jobs: Jobs) -> None:
-    secret = box.client("secretsmanager").create_secret(Name="db", SecretString="swordfish")["ARN"]
-    box.client("ssm").put_parameter(Name="/limit", Value="12", Type="SecureString")
-    parameter = box.client("ssm").get_parameter(Name="/limit")["Parameter"]["ARN"]
-    [found] = jobs.results(
-        look_around,
-        [7],
-        packages=["python-dateutil==2.9.0", "jmespath"],
-        secrets={"PASSWORD": secret, "LIMIT": parameter},
-        setup="id -un > /etc/set-up",
-    )
-    assert found == {
-        "item": 7,
-        "root": False,
-        "password": "swordfish",
-        "limit": "12",
-        "set up by": "root",
-        "dateutil": "2.9.0",
-        "command": 0,
-        "oom": 500,
-    }
-    assert "swordfish" not in "\n".join(jobs.said)
 
 
 def test_without_packages_it_has_what_the_function_imports_as_it_is_here(jobs: Jobs) -> None:
@@ -95,3 +93,45 @@ def test_without_packages_it_has_what_the_function_imports_as_it_is_here(jobs: J
     assert jobs.results(version_of_six, [0]) == [six.__version__]
     [told] = [line for line in jobs.said if line.startswith("machines get what the function imports")]
     assert f"six=={six.__version__}" in told
+
+
+def greet(item: int) -> str:
+    return "hello"
+
+
+def test_a_setup_script_that_fails_stops_the_job_with_what_it_printed(box: Cloudbox, jobs: Jobs) -> None:
+    before = len(box.instances())
+    outcome = jobs.outcome(greet, [0, 1, 2], setup="echo no such driver\nexit 3\n")
+    assert outcome.state == "failed"
+    assert "3 machines in a row ended before they ran an item" in outcome.message
+    assert "no such driver" in outcome.message
+    assert "environment.setup failed with exit code 3" in outcome.message
+    assert len(box.instances()) == before + 3
+    assert box.machines() == []
+    assert any("environment.setup failed with exit code 3" in line for line in jobs.said)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("removed", "is missing in the store: clear the task to submit it again"),
+        ("changed", "was changed after it was written: clear the task to submit it again"),
+    ],
+)
+def test_a_damaged_blob_stops_the_job_with_its_name(
+    box: Cloudbox, jobs: Jobs, damage: str, reason: str
+) -> None:
+    """All that a submission stores for machines to unpack is there when it ends."""
+    s3 = box.client("s3")
+
+    def spoil() -> None:
+        for each in s3.list_objects_v2(Bucket=BUCKET, Prefix="spotbatch/blobs/")["Contents"]:
+            if damage == "removed":
+                s3.delete_object(Bucket=BUCKET, Key=each["Key"])
+            else:
+                s3.put_object(Bucket=BUCKET, Key=each["Key"], Body=b"something else")
+
+    outcome = jobs.outcome(greet, [0, 1, 2], run_id=damage, before=spoil)
+    assert outcome.state == "failed"
+    assert "blobs/" in outcome.message
+    assert reason in outcome.message

@@ -45,7 +45,8 @@ class Account:
 
     connection: dict[str, Any]
     key: dict[str, str]
-    granted: str
+    secret: str
+    parameter: str
     other: str
 
     def connections(self, box: Cloudbox, image: Image) -> dict[str, str]:
@@ -64,25 +65,27 @@ class Account:
 
 @pytest.fixture(scope="module")
 def account(running_box: Cloudbox) -> Iterator[Account]:
-    """An account with a set-up, one granted secret and one that is not; policies are enforced."""
+    """An account with a set-up, two granted secrets and one that is not; policies are enforced."""
     box = running_box
     secrets = box.client("secretsmanager")
-    granted, other = (
+    secret, other = (
         secrets.create_secret(Name=name, SecretString=text)["ARN"]
         for name, text in (("granted", "swordfish"), ("another-team", "hands off"))
     )
+    box.client("ssm").put_parameter(Name="/granted/limit", Value="12", Type="SecureString")
+    parameter = box.client("ssm").get_parameter(Name="/granted/limit")["Parameter"]["ARN"]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in box.environment().items():
             patch.setenv(name, value)
         made = spotbatch("setup", "aws", "--bucket", f"{BUCKET}/{PREFIX}", "--aws-conn-id", "airflows_own")
-        spotbatch("grant", "aws", "--secret", granted)
+        spotbatch("grant", "aws", "--secret", secret, "--secret", parameter)
     box.client("s3").put_object(Bucket=BUCKET, Key="else/private", Body=b"of another team")
     iam = box.client("iam")
     iam.create_user(UserName="airflow")
     iam.attach_user_policy(UserName="airflow", PolicyArn=made["airflow_policy_arn"])
     key = iam.create_access_key(UserName="airflow")["AccessKey"]
     box.enforce_policies()
-    yield Account(made["connection"], key, granted, other)
+    yield Account(made["connection"], key, secret, parameter, other)
     box.relent()
     box.end_machines()
 
@@ -138,7 +141,7 @@ def run_job(box: Cloudbox, account: Account, image: Image, folder: Path) -> dict
         packages=PACKAGES,
         files={"given.txt": str(folder / "given.txt")},
         env={"GREETING": "hello"},
-        secrets={"PASSWORD": account.granted},
+        secrets={"PASSWORD": account.secret, "LIMIT": account.parameter},
         setup="id -un > /etc/set-up",
     )
     packing = Packing(
@@ -164,11 +167,12 @@ def test_an_item_has_all_that_its_environment_names(found: dict[str, Any]) -> No
         "python": PYTHONS[found["image"]],
         "root": False,
         "pure package": "2.32.5",
+        "command of a package": 0,
         "binary package": ".so",
         "module of the DAG bundle": "travelled",
         "file": "from the Airflow side",
         "env": "hello",
-        "secret": "swordfish",
+        "secrets": ["swordfish", "12"],
         "set up by": "root",
         "folder": "0o700",
         "oom": 500,

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,11 +50,12 @@ def look_at_machine() -> dict[str, Any]:
         "python": "{}.{}".format(*sys.version_info),
         "root": os.getuid() == 0,
         "pure package": requests.__version__,
+        "command of a package": subprocess.run(["normalizer", "--version"], capture_output=True).returncode,
         "binary package": Path(markupsafe._speedups.__file__).suffix,
         "module of the DAG bundle": bundle_module.VALUE,
         "file": Path("given.txt").read_text(),
         "env": os.environ["GREETING"],
-        "secret": os.environ["PASSWORD"],
+        "secrets": [os.environ["PASSWORD"], os.environ["LIMIT"]],
         "set up by": Path("/etc/set-up").read_text().strip(),
         "folder": oct(Path.home().stat().st_mode & 0o777),
         "oom": int(Path("/proc/self/oom_score_adj").read_text()),
