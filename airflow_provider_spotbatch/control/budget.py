@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from airflow_provider_spotbatch.backends.base import Offer
-from airflow_provider_spotbatch.control.snapshot import Machine, Snapshot
+from airflow_provider_spotbatch.control.snapshot import LaunchView, Snapshot
 
 LEAST_SECONDS = 60.0
 """No machine is asked for that the budget would end sooner: it would hardly have booted."""
@@ -27,7 +27,12 @@ def unpromised_usd(seen: Snapshot) -> float:
     """What is left of the budget beside what the machines at work may still spend by their timers."""
     if seen.budget_usd is None:
         return math.inf
-    promised = math.fsum(_promised_usd(seen, machine) for machine in seen.machines if not machine.ended)
+    launches = {view.record.number: view for view in seen.launches}
+    promised = math.fsum(
+        machine.usd_per_hour * _seconds_left(launches.get(machine.launch)) / 3600
+        for machine in seen.machines
+        if not machine.ended
+    )
     return max(0.0, left_usd(seen) - promised)
 
 
@@ -57,10 +62,9 @@ def lifetime_seconds(seen: Snapshot, offer: Offer, slots: tuple[int, ...], missi
     return min(time_left, max(LEAST_SECONDS, share_usd / offer.usd_per_hour * 3600))
 
 
-def _promised_usd(seen: Snapshot, machine: Machine) -> float:
-    """By the record's age, as what it has spent: together they are what it was promised at its launch."""
-    for view in seen.launches:
-        if view.record.number == machine.launch:
-            left = (view.record.lifetime_seconds or 0.0) - view.age
-            return machine.usd_per_hour * max(0.0, left) / 3600
-    return 0.0
+def _seconds_left(launch: LaunchView | None) -> float:
+    """Of the machines of a launch, by the record's age, as what they have spent: together that is what they
+    were promised."""
+    if launch is None or launch.record.lifetime_seconds is None:
+        return 0.0
+    return max(0.0, launch.record.lifetime_seconds - launch.age)

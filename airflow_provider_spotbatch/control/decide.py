@@ -165,10 +165,10 @@ def _budget_is_spent(seen: Snapshot) -> Stop | None:
     left, least = left_usd(seen), least_usd(_cheapest_to_start(seen) or 0.0)
     if left > 0 and left >= least:
         return None
-    more = f" but for ${left:.4f}, which pays for no machine's boot," if left > 0 else ""
+    more = "; what is left pays for no machine's boot" if left > 0 else ""
     return Stop(
         "budget",
-        f"the budget of ${seen.budget_usd:g} is spent{more} (${seen.spent_usd:.4f} by our reckoning) "
+        f"the budget of ${seen.budget_usd:g} is spent (${seen.spent_usd:.4f} by our reckoning{more}) "
         f"with {some(seen.counts.open, 'item')} to do",
         retryable=False,
     )

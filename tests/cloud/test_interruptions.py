@@ -293,12 +293,12 @@ def told(running_box: Cloudbox, tmp_path_factory: pytest.TempPathFactory) -> Ite
         )
         try:
             with story.watched():
-                killed = {kill_at_random(story, task): time.time() for task in (poor, orphan)}
+                killed = {kill_at_random(story, task): time.time() for task in (orphan, poor)}
                 stopped = {run: stop_an_agent(story, run) for run in killed}
                 came_back = befall(story, large)
                 story.until(lambda: not (large.running or spent.running), "the end of the jobs")
                 story.until(lambda: not running_box.machines(), "the end of all machines")
-            (run_of_poor, run_of_orphan) = killed
+            run_of_orphan, run_of_poor = killed
             yield Told(story, large, spent, run_of_orphan, run_of_poor, stopped, killed, came_back)
         finally:
             for task in (large, spent, poor, orphan):

@@ -128,7 +128,7 @@ def test_what_pays_for_no_machine_ends_the_job() -> None:
     assert isinstance(stopped, RecordStop)
     assert stopped.stop.kind == "budget"
     assert not stopped.stop.retryable
-    assert "$0.0050" in stopped.stop.message
+    assert "what is left pays for no machine's boot" in stopped.stop.message
 
 
 def test_it_does_not_end_while_a_machine_may_still_do_the_rest() -> None:
