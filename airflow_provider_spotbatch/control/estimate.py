@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from airflow_provider_spotbatch.backends.base import Offer
+from airflow_provider_spotbatch.control.budget import least_usd
 from airflow_provider_spotbatch.control.offers import choose_machines, in_words
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
 from airflow_provider_spotbatch.control.wording import duration, some
@@ -98,9 +99,13 @@ def _fleet(seen: Snapshot, slots: int) -> list[tuple[Offer, int]]:
     offers = {offer.name: offer for offer in seen.offers[0]}
     counts: Counter[str] = Counter()
     machines: tuple[Machine, ...] = ()
-    missing = slots
-    while missing > 0 and (choice := choose_machines(replace(seen, machines=machines), 0, missing)):
+    missing, promised = slots, seen.spent_usd
+    while missing > 0:
+        choice = choose_machines(replace(seen, machines=machines, spent_usd=promised), 0, missing)
+        if choice is None:
+            break
         offer, asked = choice
+        promised += len(asked) * least_usd(offer.usd_per_hour)
         counts[offer.name] += len(asked)
         machines += tuple(Machine("", 1, 0, each, PENDING, usd_per_hour=offer.usd_per_hour) for each in asked)
         missing -= sum(asked)

@@ -21,8 +21,8 @@ class Boot:
     ``backend`` and ``backend_options`` open the queue and the notices; ``store`` and
     ``store_options`` the object store. ``key``: the generation's derived key, hex.
     ``folder``: the machine's own folder; ``python``: the interpreter that workers run;
-    ``memory_mb``: limit of one item. All times in seconds: ``lifetime``, of its launch, ends the
-    machine whatever else happens; ``idle_timeout`` ends it when its queue stays empty; ``orphan_after`` when no
+    ``memory_mb``: limit of one item. All times in seconds: ``lifetime``, of its launch, ends the machine
+    whatever else happens; ``idle_timeout`` ends it when its queue stays empty; ``orphan_after`` when no
     controller was seen; ``grace`` is what an interruption notice leaves; ``lease`` is the queue's.
 
     For machines that come with nothing of ours: ``archives``, architecture → part (of ``agent``,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,11 @@ def test_a_job_of_few_items_gets_few_machines() -> None:
 def test_limits_of_the_connection_hold() -> None:
     assert fleet(of(concurrency=64, max_instances=3)) == {"spot-8": 3}
     assert fleet(of(concurrency=64, max_usd_per_hour=0.85)) == {"spot-8": 2}
+
+
+def test_a_small_budget_gives_no_more_machines_than_it_pays_for() -> None:
+    seen = snapshot_of((EIGHT,), Policy(), 64, 1000)
+    assert fleet(estimate(replace(seen, budget_usd=2.5 * 0.4 / 60))) == {"spot-8": 2}
 
 
 def test_spot_comes_first_where_both_are_allowed() -> None:
