@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from airflow_provider_spotbatch.agent.checkpoints import Checkpoints
 from airflow_provider_spotbatch.agent.chunk_input import ChunkInputs
 from airflow_provider_spotbatch.agent.endings import DRAIN, FAILED, INTERRUPTED, NOW, Ending
 from airflow_provider_spotbatch.agent.folder import prepare
+from airflow_provider_spotbatch.agent.gpus import gpus_of_slot
 from airflow_provider_spotbatch.agent.leases import (
     REPORTING,
     RUNNING,
@@ -162,7 +164,7 @@ class Agent:
             return ending
         spec, record = await self._read_orders()
         self._inputs = ChunkInputs(self._store, self._signer, spec)
-        start_worker = self._start_worker or await self._prepare_workers(spec)
+        start_worker = self._start_worker or await self._prepare_workers(spec, record)
         self._slots = [Slot(number, start_worker, self._clock) for number in range(self._boot.slots)]
         for slot in self._slots:
             self._free.put_nowait(slot)
@@ -194,7 +196,7 @@ class Agent:
             self._signer, self._run.number, record
         )
 
-    async def _prepare_workers(self, spec: Spec) -> StartWorker:
+    async def _prepare_workers(self, spec: Spec, record: RunRecord) -> StartWorker:
         """Fetch what workers need; what starts one of them."""
         secrets = {
             variable: await self._machine.secret(reference)
@@ -202,9 +204,12 @@ class Agent:
         }
         setup = await prepare(spec, self._store, Path(self._boot.folder), self._boot.python, secrets)
 
+        gpus = record.policy.resources.gpus_of_item
+
         async def start(slot: int) -> WorkerProcess:
+            own = replace(setup, env={**setup.env, **gpus_of_slot(slot, gpus)})
             return await WorkerProcess.start(
-                setup, self._boot.instance, slot, self._checkpoints, self._logs.add
+                own, self._boot.instance, slot, self._checkpoints, self._logs.add
             )
 
         return start

@@ -177,7 +177,7 @@ def slots_on(type_: MachineType, resources: Resources, most_disk_gb: float) -> i
     slots = min(type_.vcpus / resources.cpus, memory_for_items_gb(type_) / resources.memory_gb)
     if resources.disk_gb:
         slots = min(slots, (most_disk_gb - SYSTEM_DISK_GB) / resources.disk_gb)
-    if gpus := _gpus(resources):
+    if gpus := resources.gpus_of_item:
         enough = type_.gpu_memory_gb >= resources.gpu_memory_gb
         slots = min(slots, type_.gpus / gpus if enough else 0)
     return max(0, math.floor(slots + 1e-9))
@@ -240,11 +240,6 @@ class _Sold(NamedTuple):
     """Expected, per hour."""
 
 
-def _gpus(resources: Resources) -> int:
-    """GPUs of one item: who asks for GPU memory asks for a GPU."""
-    return resources.gpus or int(resources.gpu_memory_gb > 0)
-
-
 def _allowed(type_: MachineType, resources: Resources) -> bool:
     """Whether its kind may be used, whatever its size: what is asked for by name; else no burstable, metal,
     specialised or previous-generation type, and GPUs only for who needs them (their quotas are others)."""
@@ -252,7 +247,7 @@ def _allowed(type_: MachineType, resources: Resources) -> bool:
         return False
     if resources.instance_types:
         return any(fnmatchcase(type_.name, pattern) for pattern in resources.instance_types)
-    if type_.gpus and not _gpus(resources):
+    if type_.gpus and not resources.gpus_of_item:
         return False
     return type_.usual
 

@@ -51,6 +51,11 @@ class Resources:
         if unknown:
             raise InvalidInput(f"item_resources.architectures knows x86_64 and arm64, not {sorted(unknown)}")
 
+    @property
+    def gpus_of_item(self) -> int:
+        """GPUs that one item has to itself: who asks for GPU memory asks for a GPU."""
+        return int(self.gpus) or int(self.gpu_memory_gb > 0)
+
     def in_class(self, memory_class: int) -> Resources:
         """The same with the memory of a memory class: doubled ``memory_class`` times."""
         return Resources(**{**asdict(self), "memory_gb": self.memory_gb * 2**memory_class})
