@@ -12,6 +12,7 @@ from airflow_provider_spotbatch.control.closing import is_closed
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS
 from airflow_provider_spotbatch.control.find_run import numbered_folders
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
+from airflow_provider_spotbatch.control.store_time import store_ahead
 from airflow_provider_spotbatch.control.wording import machines
 from airflow_provider_spotbatch.job.errors import (
     CloudUnavailable,
@@ -118,28 +119,37 @@ async def end_machines(site: Site, run: Run, fleet: Fleet, say: Say, *, deadline
     """
     began = site.clock()
     told: set[str] = set()
+    ahead: float | None = None
     while True:
         try:
-            looked = site.clock() - began
+            looked = site.clock()
             left = [machine.id for machine in await fleet.describe() if machine.state != TERMINATED]
             if left:
                 if not told.issuperset(left):
                     say(f"ending {machines(left)}")
                     told.update(left)
                 await fleet.terminate(left)
-            elif looked >= await _settled_after(site, run, fleet.visibility_bound):
-                await _close(fleet, say)
-                return True
+            else:
+                ahead = await store_ahead(site, run) if ahead is None else ahead
+                if looked - ahead >= await _settled_at(site, run, fleet.visibility_bound):
+                    await _close(fleet, say)
+                    return True
         except (Throttled, StoreUnavailable, CloudUnavailable):
             pass  # looked at again after the pause
         except Refusal as refusal:
-            say(
-                f"ERROR: machines could not be ended and may cost money: "
-                f"{refusal.message} {refusal.remedy}".rstrip()
-            )
+            if not await _was_any_asked_for(site, run):
+                return True
+            say(f"ERROR: machines could not be ended and may cost money: {refusal}")
+            if refusal.fatal:
+                return False  # waiting cures nothing; they end by their own limits
         if site.clock() - began > deadline:
             return False
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _was_any_asked_for(site: Site, run: Run) -> bool:
+    """Whether the launch log holds more than the record that closed it."""
+    return len(await site.store.list_objects(run.launches)) > 1
 
 
 async def _close(fleet: Fleet, say: Say) -> None:
@@ -150,17 +160,11 @@ async def _close(fleet: Fleet, say: Say) -> None:
         say(f"what served to launch machines could not be removed: {error}")
 
 
-async def _settled_after(site: Site, run: Run, bound: float) -> float:
-    """Seconds from the end of the launch log, now or earlier, until no machine can appear any more.
-
-    Reckoned by the store's times alone: those of the answers, and of the record that closed the log.
-    """
-    entries = {entry.name: entry.modified for entry in await site.store.list_objects(run.launches)}
-    numbers = {number for number, kind in map(launch_entry, entries) if kind == "json"}
-    closed_at = entries[run.launch(max(numbers))]
-    settled = 0.0
-    for number in numbers - {max(numbers)}:
-        answered_at = entries.get(run.launch_result(number))
-        after = PLAN_SECONDS if answered_at is None else answered_at - closed_at
-        settled = max(settled, after + bound)
-    return settled
+async def _settled_at(site: Site, run: Run, bound: float) -> float:
+    """When no machine can appear any more, in the store's time: of the answers, and of the record that
+    closed the launch log."""
+    written = {entry.name: entry.modified for entry in await site.store.list_objects(run.launches)}
+    numbers = sorted(number for number, kind in map(launch_entry, written) if kind == "json")
+    closed_at = written[run.launch(numbers.pop())]
+    answered = [written.get(run.launch_result(number), closed_at + PLAN_SECONDS) for number in numbers]
+    return max(answered) + bound if answered else closed_at

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from airflow_provider_spotbatch.control.observe import Observer
 from airflow_provider_spotbatch.control.plan import Launch, Plan
 from airflow_provider_spotbatch.control.site import Site, boot_for, read_run, read_spec
 from airflow_provider_spotbatch.control.snapshot import Snapshot
+from airflow_provider_spotbatch.control.store_time import store_ahead
 from airflow_provider_spotbatch.control.threads import work_out
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run
@@ -106,7 +106,7 @@ class Controller:
             fleet,
             await offers_by_class(site, record),
             self._random,
-            await _store_ahead(site, run),
+            await store_ahead(site, run),
             spent_before=await _spent_before(site, run),
             spent_told=_spent_by(progress),
         )
@@ -211,15 +211,6 @@ async def offers_by_class(site: Site, record: RunRecord) -> dict[int, tuple[Offe
             break
         offers[memory_class] = tuple(found)
     return offers
-
-
-async def _store_ahead(site: Site, run: Run) -> float:
-    """What the clock shows less the store's time: so the ages of what others wrote are known."""
-    name = run.driver(uuid.uuid4().hex[:12])
-    await site.store.write(name, json.dumps({"format": 1, "at": site.wall_clock()}).encode())
-    now = site.clock()
-    entries = await site.store.list_objects(run.drivers)
-    return now - next((entry.modified for entry in entries if entry.name == name), now)
 
 
 async def _spent_before(site: Site, run: Run) -> float:

@@ -22,11 +22,11 @@ ITEMS = 24
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MB."""
+    """A file system of 18 MB, of which the tests' own source takes some on each machine."""
     path = tmp_path / "disk"
     path.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(path)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=18m", "tmpfs", str(path)], capture_output=True, text=True
     )
     if mounted.returncode and os.environ.get("CI"):
         pytest.fail(f"no file system could be mounted: {mounted.stderr}")
