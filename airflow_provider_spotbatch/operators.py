@@ -29,7 +29,7 @@ from airflow_provider_spotbatch.arguments import (
 from airflow_provider_spotbatch.environment.environment import Environment
 from airflow_provider_spotbatch.hooks import DEFAULT_CONN_ID, SpotBatchHook
 from airflow_provider_spotbatch.items import Items
-from airflow_provider_spotbatch.job.errors import InvalidInput
+from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError, is_final
 from airflow_provider_spotbatch.job.keys import Generation, Run
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import SUCCEEDED
@@ -177,11 +177,12 @@ class SpotMapOperator(BaseOperator):
         run = submitted.run
         assert run is not None, "what is not finished has a run"
         self._push_owner(context, run)
-        over = worker.first_tick()
+        with _ending_what_cannot_go_on(worker):
+            over = worker.first_tick()
         if not over and self._defers():
             self._wait_in_triggerer(run, worker.continues_elsewhere())
         if not over:
-            worker.drive()
+            self._drive(worker)
         return self._result(worker.finish())
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -206,12 +207,12 @@ class SpotMapOperator(BaseOperator):
         worker = self._resumed(event)
         if event["state"] == ERROR:
             worker.end(f"the trigger gave up: {event['message']}")
-            raise AirflowException(
+            raise (AirflowException if event.get("retryable", True) else AirflowFailException)(
                 f"{event['message']}. Its machines were ended; finished items are kept, a retry runs the rest"
             )
         if event["state"] == ELSEWHERE:
             self._say("the triggerer runs on another machine or in another container: going on in the worker")
-            worker.drive()
+            self._drive(worker)
         return self._result(worker.finish())
 
     def on_kill(self) -> None:
@@ -360,6 +361,10 @@ class SpotMapOperator(BaseOperator):
             timeout=self.execution_timeout,
         )
 
+    def _drive(self, worker: Worker) -> None:
+        with _ending_what_cannot_go_on(worker):
+            worker.drive()
+
     def _push_owner(self, context: Context, run: Run) -> None:
         """Tell triggers, old and new, which task instance drives which run."""
         ti = context["ti"]
@@ -432,8 +437,22 @@ def _here(items: Any) -> Any:
 
 @contextmanager
 def _without_retries() -> Iterator[None]:
-    """Bad input fails for good: running the same again cures nothing."""
+    """Where running the same again cures nothing, the task fails for good."""
     try:
         yield
-    except InvalidInput as error:
+    except SpotBatchError as error:
+        if not is_final(error):
+            raise
         raise AirflowFailException(str(error)) from error
+
+
+@contextmanager
+def _ending_what_cannot_go_on(worker: Worker) -> Iterator[None]:
+    """The same for a run that has begun: no retry comes that would end what it started."""
+    with _without_retries():
+        try:
+            yield
+        except SpotBatchError as error:
+            if is_final(error):
+                worker.end(str(error))
+            raise

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from airflow.providers.common.compat.sdk import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_spotbatch.job.errors import is_final
 from airflow_provider_spotbatch.job.keys import Generation, Run
 
 T = TypeVar("T")
@@ -110,7 +111,8 @@ class SpotMapTrigger(BaseTrigger):
                     return {"state": ELSEWHERE}
             await drive(Controller(site, self.of_run, self._say, airflow_metrics()), self._say)
         except Exception as error:  # noqa: BLE001 - whatever it was, the worker must end the run
-            return {"state": ERROR, "message": f"{type(error).__name__}: {error}"}
+            told = f"{type(error).__name__}: {error}"
+            return {"state": ERROR, "message": told, "retryable": not is_final(error)}
         return {"state": OVER}
 
     async def _open_site(self) -> Any:

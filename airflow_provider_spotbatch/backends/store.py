@@ -52,6 +52,11 @@ CREDENTIALS = frozenset(
 )
 """Codes of S3 that are about the credentials themselves (S3 API reference, "Error responses")."""
 
+RENEW = (
+    "Give the connection valid credentials for its store ('aws_conn_id' on AWS): they are missing, have "
+    "expired or are wrong"
+)
+
 NO_BUCKET = "NoSuchBucket"
 """The code of S3 and of Google Cloud Storage. The library tells it as an object that is not there."""
 
@@ -250,15 +255,9 @@ class Store:
                     ) from error
                 if isinstance(error, FileNotFoundError):
                     raise
-                if _told_code(error) in CREDENTIALS:
+                if remedy := _remedy(error, self.uri, verb):
                     raise StoreDenied(
-                        f"may not {verb} {name} in {self.uri}: {_first_line(error)}",
-                        remedy="Renew the credentials of the store: they have expired or are wrong",
-                    ) from error
-                if _is_denied(error):
-                    raise StoreDenied(
-                        f"may not {verb} {name} in {self.uri}: {_first_line(error)}",
-                        remedy=_permission(self.uri, verb),
+                        f"may not {verb} {name} in {self.uri}: {_first_line(error)}", remedy=remedy
                     ) from error
                 if attempt == attempts:
                     raise StoreUnavailable(
@@ -284,12 +283,26 @@ def _told_code(error: BaseException) -> str:
     return found.group(1) if found else ""
 
 
+def _remedy(error: BaseException, uri: str, verb: str) -> str:
+    """What would cure a refusal; "" where the error is none."""
+    if _is_about_credentials(error):
+        return RENEW
+    return _permission(uri, verb) if _is_denied(error) else ""
+
+
+def _is_about_credentials(error: BaseException) -> bool:
+    """Whether the credentials themselves were refused, or there are none."""
+    from obstore.exceptions import UnauthenticatedError
+
+    return isinstance(error, UnauthenticatedError) or _told_code(error) in CREDENTIALS
+
+
 def _is_denied(error: BaseException) -> bool:
     """Whether a permission is missing. For listings and deletions the library has no type of its own for
     that, only the server's words."""
-    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import PermissionDeniedError
 
-    if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+    if isinstance(error, PermissionDeniedError):
         return True
     return any(words in str(error) for words in ("403 Forbidden", "401 Unauthorized", "AccessDenied"))
 

@@ -151,3 +151,10 @@ def refusal_from_json(stored: dict[str, Any]) -> Refusal:
             below_one_machine=bool(stored.get("fatal")),
         )
     return verdict(stored["message"], remedy=stored["remedy"], code=stored["code"])
+
+
+def is_final(error: Exception) -> bool:
+    """Whether the same again would fail again: bad input, or a permission that somebody must give first."""
+    if isinstance(error, Refusal):
+        return error.fatal
+    return isinstance(error, (InvalidInput, StoreDenied))

@@ -6,11 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG
 
-from airflow_provider_spotbatch import Environment
+from airflow_provider_spotbatch import Environment, SpotMapOperator
 from airflow_provider_spotbatch.backends.aws import clients
 from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet
 from airflow_provider_spotbatch.control.controller import Controller
@@ -60,14 +63,18 @@ class Job:
 class Jobs:
     """Jobs on one connection."""
 
-    def __init__(self, box: Cloudbox) -> None:
+    def __init__(self, box: Cloudbox, connections: dict[str, dict[str, Any]]) -> None:
         self._box = box
+        self.connections = connections
         self._number = 0
 
-    def run(self, *moods: Mood, **policy: Any) -> Job:
-        """A job that meets these moods one after the other, each until a launch was refused for it."""
+    def run(self, *moods: Mood, until: float | None = None, **policy: Any) -> Job:
+        """A job that meets these moods one after the other, each until a launch was refused for it, or
+        the last of them ``until`` so many seconds have passed."""
         waiting = list(moods)
         said: list[str] = []
+        clock = FastClock(lambda: bool(self._box.machines()))
+        began = clock.now()
 
         def next_mood() -> None:
             self._box.relent()
@@ -76,15 +83,33 @@ class Jobs:
 
         def say(line: str) -> None:
             said.append(line)
-            if line.startswith("launch ") and " was refused " in line:
+            refused = line.startswith("launch ") and " was refused " in line
+            if refused and (until is None or clock.now() - began > until):
                 next_mood()
 
         next_mood()
         before = len(self._box.instances())
-        clock = FastClock(lambda: bool(self._box.machines()))
-        began = clock.now()
         outcome = asyncio.run(self._driven(clock, say, policy))
         return Job(outcome, said, clock.now() - began, len(self._box.instances()) - before)
+
+    def refused_before_any_launch(self, **connection: Any) -> str:
+        """What the task fails with, for good, as its operator is run. ``connection``: changed fields."""
+        before = len(self._box.instances())
+        self._number += 1
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in _changed(self.connections, connection).items():
+                patch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(value))
+            with pytest.raises(AirflowFailException) as failed:
+                self._operator().execute(_context(f"task_{self._number}"))
+        assert len(self._box.instances()) == before
+        return str(failed.value)
+
+    def _operator(self) -> SpotMapOperator:
+        resources = Resources(architectures=(ARCHITECTURE,))
+        with DAG("dag", schedule=None):
+            return SpotMapOperator(
+                task_id="task", command=["true"], items=[0], item_resources=resources, deferrable=False
+            )
 
     async def _driven(self, clock: FastClock, say: Callable[[str], None], policy: dict[str, Any]) -> Outcome:
         site = clock.around(open_site(SpotBatchHook(CONN_ID).get_settings()))
@@ -112,15 +137,43 @@ class Jobs:
         )
 
 
+def _changed(connections: dict[str, dict[str, Any]], fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The connections with other fields of the job's extra, or of Amazon's by ``aws_…``."""
+    amazon, jobs = dict(connections["aws_cloudbox"]), dict(connections[CONN_ID])
+    for name, value in fields.items():
+        if name in ("login", "password"):
+            amazon[name] = value
+        else:
+            jobs["extra"] = {**jobs["extra"], name: value}
+    return {"aws_cloudbox": amazon, CONN_ID: jobs}
+
+
+def _context(task_id: str) -> Any:
+    """What a task's process knows of itself."""
+    ti = SimpleNamespace(
+        dag_id="dag",
+        run_id="run",
+        task_id=task_id,
+        map_index=-1,
+        max_tries=0,
+        id="ti",
+        is_mapped=False,
+        xcom_push=lambda **_: None,
+    )
+    dag = SimpleNamespace(fileloc=__file__)
+    return {"ti": ti, "dag": dag, "dag_run": SimpleNamespace(start_date="then")}
+
+
 @pytest.fixture(scope="module")
 def account(running_box: Cloudbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_HOME", str(tmp_path_factory.getbasetemp() / "airflow"))
         patch.setattr(Ec2Fleet, "visibility_bound", 0.0)  # the box's listings are not late
         patch.setattr(clients, "ATTEMPTS", 1)  # the SDK's own pauses between tries are real seconds
-        for name, connection in connections(running_box, make_account(running_box, "refusals")).items():
+        there = connections(running_box, make_account(running_box, "refusals"))
+        for name, connection in there.items():
             patch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
-        yield Jobs(running_box)
+        yield Jobs(running_box, there)
 
 
 @pytest.fixture
@@ -182,3 +235,130 @@ class TestRefusalsThatDoNotPass:
         assert cure in job.outcome.message
         [line] = job.refused(code)
         assert cure in line
+
+
+class TestWhatIsKnownBeforeAnyLaunch:
+    """The task fails for good, with the cure, and no machine was started."""
+
+    def test_the_bucket_may_not_be_written(self, jobs: Jobs, box: Cloudbox) -> None:
+        box.refuse("PutObject", "AccessDenied")
+        assert "Allow s3:PutObject on s3://refusals/spotbatch" in jobs.refused_before_any_launch()
+
+    def test_the_bucket_may_not_be_read(self, jobs: Jobs, box: Cloudbox) -> None:
+        box.refuse("GetObject", "AccessDenied")
+        assert "Allow s3:GetObject and s3:ListBucket on s3://refusals/spotbatch" in (
+            jobs.refused_before_any_launch()
+        )
+
+    def test_there_is_no_bucket(self, jobs: Jobs) -> None:
+        told = jobs.refused_before_any_launch(store="s3://never-made/spotbatch")
+        assert "there is no bucket of the store s3://never-made/spotbatch: make it" in told
+
+    def test_queues_may_not_be_made(self, jobs: Jobs, box: Cloudbox) -> None:
+        box.refuse("CreateQueue", "AccessDenied")
+        assert "Allow sqs:CreateQueue and sqs:TagQueue" in jobs.refused_before_any_launch()
+
+    def test_work_may_not_be_sent(self, jobs: Jobs, box: Cloudbox) -> None:
+        box.refuse("SendMessageBatch", "AccessDenied")
+        assert "Allow sqs:SendMessage" in jobs.refused_before_any_launch()
+
+    def test_templates_may_not_be_made(self, jobs: Jobs, box: Cloudbox) -> None:
+        box.refuse("CreateLaunchTemplate", "UnauthorizedOperation")
+        assert "Allow ec2:CreateLaunchTemplate" in jobs.refused_before_any_launch()
+
+    def test_machines_may_not_be_looked_at(self, jobs: Jobs, box: Cloudbox) -> None:
+        box.refuse("DescribeInstances", "UnauthorizedOperation")
+        assert "Allow ec2:DescribeInstances" in jobs.refused_before_any_launch()
+
+    def test_there_is_no_image(self, jobs: Jobs) -> None:
+        told = jobs.refused_before_any_launch(image="ami-00000000000000000")
+        assert "Correct 'image' of the connection" in told
+
+    def test_there_is_no_subnet(self, jobs: Jobs) -> None:
+        told = jobs.refused_before_any_launch(subnets="subnet-00000000000000000")
+        assert "Correct 'subnets' of the connection" in told
+
+    def test_there_is_no_instance_profile(self, jobs: Jobs) -> None:
+        told = jobs.refused_before_any_launch(instance_profile="never-made")
+        assert "'instance_profile' of the connection" in told
+
+    @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"])
+    def test_the_store_refuses_the_credentials(self, jobs: Jobs, box: Cloudbox, code: str) -> None:
+        box.refuse("GetObject", code)
+        told = jobs.refused_before_any_launch()
+        assert code in told
+        assert "Give the connection valid credentials for its store ('aws_conn_id' on AWS)" in told
+
+    @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidClientTokenId", "AuthFailure"])
+    def test_ec2_refuses_the_credentials(self, jobs: Jobs, box: Cloudbox, code: str) -> None:
+        box.refuse("Describe*", code)
+        told = jobs.refused_before_any_launch()
+        assert code in told
+        assert "Renew the credentials that 'aws_conn_id' of the connection leads to" in told
+
+    def test_there_are_no_credentials(self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+        told = jobs.refused_before_any_launch(login=None, password=None, store="s3://refusals/of-another")
+        assert "Give the connection valid credentials for its store ('aws_conn_id' on AWS)" in told
+
+
+class TestQuotas:
+    def test_a_spot_quota_of_nothing_fails_within_one_tick(self, jobs: Jobs) -> None:
+        """Case 13."""
+
+        def nothing(box: Cloudbox) -> None:
+            box.set_quota(SPOT_STANDARD, 0)
+            box.refuse_machines("MaxSpotInstanceCountExceeded")
+
+        job = jobs.run(nothing)
+        assert (job.outcome.state, job.outcome.retryable, job.machines) == (FAILED, False, 0)
+        assert len(job.refused("MaxSpotInstanceCountExceeded")) == 1
+        assert f"now 0, is {SPOT_STANDARD}" in job.outcome.message
+        assert f"--quota-code {SPOT_STANDARD} --desired-value 64 --region" in job.outcome.message
+
+
+def no_capacity(box: Cloudbox) -> None:
+    box.refuse_machines("InsufficientInstanceCapacity")
+
+
+class TestNoCapacity:
+    """Case 12."""
+
+    def test_after_ten_minutes_the_job_runs_and_had_told_what_it_waited_for(self, jobs: Jobs) -> None:
+        job = jobs.run(no_capacity, until=600.0)
+        assert job.outcome.state == SUCCEEDED, job.outcome.message
+        assert job.seconds > 600.0
+        assert job.machines == 1
+        waits = [line for line in job.said if "waiting for machines: " in line]
+        assert waits
+        assert all("There is no Spot capacity" in line and "more subnets" in line for line in waits)
+
+    def test_with_a_shorter_max_runtime_it_fails_with_the_reason(self, jobs: Jobs) -> None:
+        job = jobs.run(no_capacity, until=600.0, max_runtime=300.0)
+        assert (job.outcome.state, job.machines) == (FAILED, 0)
+        assert "max_runtime (300 s) is over" in job.outcome.message
+        assert "There is no Spot capacity" in job.outcome.message
+
+    def test_spot_then_on_demand_buys_on_demand_after_a_wait(self, jobs: Jobs) -> None:
+        def no_spot(box: Cloudbox) -> None:
+            box.set_quota(SPOT_STANDARD, 0)
+            box.refuse_machines("MaxSpotInstanceCountExceeded", times=1)
+
+        job = jobs.run(no_spot, purchase="spot-then-on-demand")
+        assert job.outcome.state == SUCCEEDED, job.outcome.message
+        assert job.machines == 1
+
+
+class TestThrottling:
+    """Case 11."""
+
+    def test_describe_refused_for_two_minutes_before_a_launch_neither_fails_nor_doubles(
+        self, jobs: Jobs
+    ) -> None:
+        job = jobs.run(lambda box: box.refuse("Describe*", "RequestLimitExceeded"), until=120.0)
+        assert job.outcome.state == SUCCEEDED, job.outcome.message
+        assert job.seconds > 120.0
+        assert job.machines == 1

@@ -115,12 +115,12 @@ class Fleets:
                 try:
                     instance = self._launch(call, left[index], lifecycle)
                 except ClientError as error:
-                    code = error.response["Error"]["Code"]
+                    code, message = _as_ec2_says(error)
                     errors[index, lifecycle] = {
                         "LaunchTemplateAndOverrides": left.pop(index).shown,
                         "Lifecycle": lifecycle,
                         "ErrorCode": code,
-                        "ErrorMessage": error.response["Error"]["Message"],
+                        "ErrorMessage": message,
                     }
                     continue
                 target -= left[index].weight
@@ -171,6 +171,16 @@ class Fleets:
         self._pools.held_by(instance, choice.machine_type, choice.zone)
         self._launched(call.region, instance)
         return instance
+
+
+def _as_ec2_says(error: ClientError) -> tuple[str, str]:
+    """Code and message; moto passes on what IAM says of an instance profile that does not exist
+    (EC2's words: https://github.com/hashicorp/terraform-provider-aws/issues/24281)."""
+    told = error.response["Error"]
+    if told["Code"] != "NoSuchEntity":
+        return told["Code"], told["Message"]
+    words = "Value (…) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+    return "InvalidParameterValue", words
 
 
 def _targets(specification: dict[str, Any]) -> dict[str, float]:
