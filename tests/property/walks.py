@@ -36,11 +36,11 @@ async def finishing(told: Simulation, *befall: Befall) -> Outcome:
 async def cancelling(told: Simulation, *befall: Befall) -> Outcome:
     """Nobody drives the run any more, and its machines hear of nothing. Who is killed has a successor."""
     run = await told.begin_run()
-    driving = asyncio.ensure_future(quietly(told.drive(run)))
+    earlier = asyncio.ensure_future(quietly(told.drive(run)))
     await asyncio.sleep(20.0)
     for machine in told.cloud.on():
         told.cloud.freeze(machine.id)
-    driving.cancel()
+    earlier.cancel()
     for each in (*befall, nothing):
         try:
             assert await cancel(Boundaries(each).around(told.site), run, "marked failed", told.say)
@@ -55,10 +55,10 @@ async def cancelling(told: Simulation, *befall: Befall) -> Outcome:
 async def taking_over(told: Simulation, *befall: Befall) -> Outcome:
     """A cleared task's next try: it cancels and finishes the run before, and begins its own."""
     first = await told.begin_run()
-    driving = asyncio.ensure_future(quietly(told.drive(first)))
+    earlier = asyncio.ensure_future(quietly(told.drive(first)))
     await asyncio.sleep(25.0)
     run: Run | Outcome = await take_over(told, 1, *befall)
-    await driving
+    await earlier
     return await to_the_end(told, run)
 
 
