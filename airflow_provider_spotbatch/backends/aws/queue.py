@@ -44,7 +44,10 @@ REMEMBERED_SECONDS = 600.0
 """How long a lease that has lapsed is known as such."""
 
 SEND_ATTEMPTS = 5
-"""Tries of messages that SQS did not take, one by one, although it took their request."""
+SEND_PAUSE = 0.4
+"""Tries of messages that SQS did not take, and seconds before the second, doubled each time, with jitter:
+3 to 6 s in all. A queue may be used "at least one second" after it was made (SQS API reference, CreateQueue).
+"""
 
 NO_QUEUE = frozenset(
     {
@@ -100,11 +103,8 @@ class SqsQueue:
         """Receipt → when its lease has surely lapsed, by our monotonic clock."""
 
     async def send(self, bodies: Sequence[str]) -> None:
-        if not bodies:
-            return
-        url = await self._found() or await self._created()
         for batch in _batches(bodies):
-            await self._send(url, batch)
+            await self._send(batch)
 
     async def receive(self, most: int, wait: float) -> list[Lease]:
         until = time.monotonic() + wait
@@ -181,10 +181,20 @@ class SqsQueue:
                 Attributes={"MessageRetentionPeriod": str(RETENTION_SECONDS)},
                 tags=self._tags,
             )
-        except ErrorCode:
-            raise self._gone() from None
+        except ErrorCode as error:
+            await self._missing()
+            raise CloudUnavailable(
+                f"the queue {self._name} was deleted by hand; SQS makes none of its name for 60 s: {error}"
+            ) from None
         self._url = str(answer["QueueUrl"])
         return self._url
+
+    async def _missing(self) -> None:
+        """SQS knows no such queue. Raises QueueGone if it was deleted; else it was made just now and is not
+        to be seen everywhere, and the next look asks for it anew."""
+        self._url = None
+        if await self._store.exists(self._tombstone):
+            raise self._gone()
 
     async def _leased_from(self, lease: Lease) -> str:
         """The queue's URL, for who has a lease of it. Raises ErrorCode if it is gone."""
@@ -198,9 +208,12 @@ class SqsQueue:
 
     # --- messages ------------------------------------------------------------------------------------
 
-    async def _send(self, url: str, batch: list[str]) -> None:
+    async def _send(self, batch: list[str]) -> None:
         left = dict(enumerate(batch))
-        for attempt in range(1, SEND_ATTEMPTS + 1):
+        for attempt in range(SEND_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(random.uniform(0.5, 1.0) * SEND_PAUSE * 2 ** (attempt - 1))
+            url = await self._found() or await self._created()
             try:
                 answer = await self._clients.call(
                     "sqs",
@@ -209,18 +222,18 @@ class SqsQueue:
                     QueueUrl=url,
                     Entries=[{"Id": str(place), "MessageBody": body} for place, body in left.items()],
                 )
-            except ErrorCode:
-                raise self._gone() from None
+            except ErrorCode as error:
+                await self._missing()
+                why = str(error)
+                continue
             failed = answer.get("Failed", [])
             if not failed:
                 return
-            if attempt == SEND_ATTEMPTS or any(failure["SenderFault"] for failure in failed):
-                raise CloudUnavailable(
-                    f"{len(failed)} messages could not be sent to the queue {self._name}: "
-                    f"{failed[0]['Code']}: {failed[0].get('Message', '')}"
-                )
+            why = f"{failed[0]['Code']}: {failed[0].get('Message', '')}"
+            if any(failure["SenderFault"] for failure in failed):
+                break
             left = {int(failure["Id"]): left[int(failure["Id"])] for failure in failed}
-            await asyncio.sleep(random.uniform(0.5, 1.0) * 0.2 * 2**attempt)
+        raise CloudUnavailable(f"{len(left)} messages could not be sent to the queue {self._name}: {why}")
 
     async def _receive(self, most: int, wait: float) -> list[Lease]:
         """One request, which waits for whole seconds of ``wait`` at most."""
@@ -236,7 +249,8 @@ class SqsQueue:
                 MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
         except ErrorCode:
-            raise self._gone() from None
+            await self._missing()
+            return []
         leases = [
             Lease(
                 receipt=message["ReceiptHandle"],

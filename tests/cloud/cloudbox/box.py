@@ -95,7 +95,7 @@ class Cloudbox:
                     ("ssm", "GetParameter"): get_parameter,
                     ("ssm", "GetParameters"): get_parameters,
                 },
-                first=[self._refusals.refuse, self._permissions.refuse],
+                first=[self._refusals.refuse, self._permissions.refuse, self.queue_names.refuse],
             )
             undo.callback(front.close)
             undo.callback(self._cancel_timers)
@@ -233,18 +233,23 @@ class Cloudbox:
         """Instances launched from now on are missing from DescribeInstances for that time."""
         self.listings.late_seconds = seconds
 
+    def set_queue_delay(self, seconds: float) -> None:
+        """Queues made from now on are not there for that time."""
+        self.queue_names.fresh_seconds = seconds
+
     def enforce_policies(self) -> None:
         """From now on everybody may do only what their IAM policies allow, until :meth:`relent`. The box's
         own key may do everything."""
         self._permissions.enforced = True
 
     def relent(self) -> None:
-        """No refusals any more, room, quotas and permissions for all, listings at once."""
+        """No refusals any more, room, quotas and permissions for all, listings and queues at once."""
         self._refusals.clear()
         self.pools.clear()
         self._quotas.values.clear()
         self._permissions.enforced = False
         self.listings.late_seconds = 0.0
+        self.queue_names.fresh_seconds = 0.0
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Poll. AssertionError with every machine's console after that time."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
+from botocore.exceptions import ClientError
+
+from airflow_provider_spotbatch.backends.aws import queue as queue_module
 from airflow_provider_spotbatch.backends.aws.queue import SqsQueue
 from airflow_provider_spotbatch.backends.base import Lease
 from airflow_provider_spotbatch.backends.memory import MemoryCloud
@@ -24,12 +28,13 @@ from airflow_provider_spotbatch.job.errors import (
 from tests.unit.backends.aws.sdk import Sdk
 
 URL = {"QueueUrl": "https://sqs/queue"}
+TOMBSTONE = "runs/0001/queues/m0.deleted"
 LEASE = Lease("a-receipt", "work", 1)
 
 
 def queue(sdk: Sdk, store: Store | None = None, lease: float = 30) -> SqsQueue:
     inner = store or MemoryCloud("sqs").store
-    return SqsQueue(sdk.clients(), inner, "queue", "runs/0001/queues/m0.deleted", lease, {"team": "film"})
+    return SqsQueue(sdk.clients(), inner, "queue", TOMBSTONE, lease, {"team": "film"})
 
 
 def batches(sdk: Sdk) -> list[list[str]]:
@@ -77,9 +82,9 @@ class TestSend:
 
 
 class TestDeletion:
-    def test_a_name_that_was_deleted_just_now_is_gone(self) -> None:
+    def test_one_that_was_deleted_by_hand_is_told(self) -> None:
         sdk = Sdk(GetQueueUrl="QueueDoesNotExist", CreateQueue="AWS.SimpleQueueService.QueueDeletedRecently")
-        with pytest.raises(QueueGone):
+        with pytest.raises(CloudUnavailable, match="deleted by hand"):
             asyncio.run(queue(sdk).send(["a"]))
 
     def test_it_is_gone_when_sqs_has_forgotten_it(self) -> None:
@@ -108,10 +113,38 @@ class TestDeletion:
 
     @pytest.mark.parametrize("code", ["QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"])
     def test_who_used_it_learns_of_it(self, code: str) -> None:
-        with pytest.raises(QueueGone):
-            asyncio.run(queue(Sdk(GetQueueUrl=URL, ReceiveMessage=code)).receive(1, wait=0))
-        with pytest.raises(QueueGone):
-            asyncio.run(queue(Sdk(GetQueueUrl=URL, SendMessageBatch=code)).send(["a"]))
+        async def main(act: Callable[[SqsQueue], Awaitable[object]]) -> None:
+            store = MemoryCloud(f"sqs used {code} {act}").store
+
+            def deleted(**_: Any) -> None:
+                asyncio.run(store.create(TOMBSTONE, b""))
+                raise ClientError({"Error": {"Code": code, "Message": "gone"}}, "")
+
+            sdk = Sdk(GetQueueUrl=URL, ReceiveMessage=deleted, SendMessageBatch=deleted)
+            with pytest.raises(QueueGone):
+                await act(queue(sdk, store))
+
+        asyncio.run(main(lambda its: its.receive(1, wait=0)))
+        asyncio.run(main(lambda its: its.send(["a"])))
+
+    @pytest.mark.parametrize("code", ["QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"])
+    def test_one_that_was_made_just_now_is_not_taken_for_deleted(
+        self, code: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """SQS lets a queue be used a second after it was made."""
+        monkeypatch.setattr(queue_module, "SEND_PAUSE", 0.001)
+        sdk = Sdk(GetQueueUrl=["QueueDoesNotExist", URL], CreateQueue=URL, SendMessageBatch=[code, {}])
+        asyncio.run(queue(sdk).send(["a"]))
+        assert batches(sdk) == [["a"], ["a"]]
+        sdk = Sdk(GetQueueUrl=URL, ReceiveMessage=code)
+        assert asyncio.run(queue(sdk).receive(1, wait=0)) == []
+
+    def test_one_that_never_comes_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(queue_module, "SEND_PAUSE", 0.001)
+        sdk = Sdk(GetQueueUrl=URL, SendMessageBatch="QueueDoesNotExist")
+        with pytest.raises(CloudUnavailable, match=r"1 messages could not be sent .*QueueDoesNotExist"):
+            asyncio.run(queue(sdk).send(["a"]))
+        assert len(sdk.asked("SendMessageBatch")) == queue_module.SEND_ATTEMPTS
 
 
 class TestLeases:
