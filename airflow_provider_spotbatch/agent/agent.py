@@ -69,6 +69,10 @@ twice, and another agent may have finished it while it waited here for a slot.""
 STORING_BYTES = 128 * 1024 * 1024
 """Results that may wait in memory to be stored: beyond that nothing more is leased until some are."""
 
+NO_QUEUE_SECONDS = 120.0
+"""An agent with nothing in hand that was never answered by its queue for so long is of no use: its machine
+has no route there, or no permission, and costs money."""
+
 BACKOFF_SECONDS = 30.0
 """Longest pause between tries of a store or queue that does not answer."""
 
@@ -132,6 +136,7 @@ class Agent:
         self._room = asyncio.Event()
         self._state = reports.BOOTING
         self._trouble = ""
+        self._queue_trouble = ""
         self._boot_log = ""
         self._handed_over: tuple[str, ...] = ()
         self._items_ok = 0
@@ -241,7 +246,7 @@ class Agent:
         """Lease as slots come free, until there has been nothing to do for ``idle_timeout``."""
         wait = min(RECEIVE_SECONDS, self._boot.lease / 4, self._boot.idle_timeout / 4)
         failures = 0
-        self._idle_since = self._clock()  # fetching the environment was not idle
+        answered_at = self._idle_since = self._clock()  # fetching the environment was not idle
         while True:
             self._room.clear()
             wanted = self._wanted()
@@ -256,15 +261,24 @@ class Agent:
             except SpotBatchError as error:
                 failures += 1
                 log.warning("no chunk can be leased: %s", error)
+                self._note_queue_trouble(f"no chunk can be leased: {error}")
+                if not self._leases.all and self._clock() - answered_at > NO_QUEUE_SECONDS:
+                    return self._failed(error)
                 await asyncio.sleep(_pause(failures))
                 continue
-            failures = 0
+            failures, answered_at = 0, self._clock()
+            self._note_queue_trouble("")
             for lease in leases:
                 held = self._leases.take(from_message(lease.body), lease, asked)
                 if held is not None:
                     held.task = asyncio.create_task(self._chunk(held))
             if self._idle(bool(leases)):
                 return Ending(DRAIN, f"nothing to do for {self._boot.idle_timeout:.0f} s")
+
+    def _note_queue_trouble(self, trouble: str) -> None:
+        if bool(trouble) != bool(self._queue_trouble):
+            self._reporter.urge()
+        self._queue_trouble = trouble
 
     def _wanted(self) -> int:
         """How many chunks to lease now."""
@@ -524,7 +538,7 @@ class Agent:
             slots=self._boot.slots,
             sequence=0,
             state=self._state,
-            reason=self._ending.reason if self._ending is not None else self._trouble,
+            reason=self._ending.reason if self._ending is not None else self._trouble or self._queue_trouble,
             interrupted=self._ending is not None and self._ending.how == INTERRUPTED,
             held=in_hand,
             running=tuple(running[: reports.SHOWN_ITEMS]),

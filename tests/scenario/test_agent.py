@@ -197,6 +197,32 @@ def test_an_agent_ends_when_its_queue_is_gone(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_an_agent_that_its_queue_never_answers_says_so_and_ends_as_a_broken_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "NO_QUEUE_SECONDS", 2.0)
+
+    async def scenario() -> None:
+        job = noting_job(tmp_path, 1, idle_timeout=60.0)
+        await job.submit()
+        queue = Path(LocalMachine(job.boot).queue(RUN, 0).path)
+        await asyncio.to_thread(queue.write_bytes, b"no database" * 100)
+        agent = asyncio.ensure_future(job.run_agent())
+
+        async def told() -> bool:
+            data = await job.store.read(RUN.report("i-1"))
+            return data is not None and b"no chunk can be leased" in data
+
+        await eventually(told, "word of the queue")
+        with pytest.raises(MachineFailed, match="is damaged"):
+            await asyncio.wait_for(agent, 20)
+        report = await job.report()
+        assert (report.state, report.held) == (ENDED, ())
+        assert "is damaged" in report.boot_log
+
+    asyncio.run(scenario())
+
+
 def test_many_ended_chunks_are_sealed_and_none_is_told_twice(tmp_path: Path) -> None:
     async def scenario() -> None:
         count = SEAL_AFTER + 100
