@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from airflow_provider_spotbatch.backends.aws.notices import ACTION, Metadata
 from tests.cloud.cloudbox.account import Account, make_account
 from tests.cloud.cloudbox.box import Cloudbox
 from tests.cloud.cloudbox.images import ARCHITECTURE, DEBIAN_12, DEBIAN_13, Image
@@ -694,6 +696,22 @@ class TestTheBoxItself:
     def test_the_host_reaches_the_cloud_as_machines_do(self, box: Cloudbox) -> None:
         with urllib.request.urlopen(f"{box.endpoint_url}/moto-api/data.json", timeout=10) as answer:
             assert answer.status == 200
+
+    def test_who_asks_before_it_sends_a_body_is_answered_at_once(self, box: Cloudbox) -> None:
+        """As the SDK does with objects; it would send its body after a second of silence."""
+        host, port = box.endpoint_url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            client.sendall(b"PUT /bucket/name HTTP/1.1\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 100 ")
+            client.sendall(b"body")
+
+    def test_the_host_hears_what_a_machine_hears(self, box: Cloudbox, launches: Launches) -> None:
+        instance = launches.one("#!/bin/bash\n")
+        service = Metadata(box.metadata_url(instance))
+        assert service.read("/latest/meta-data/instance-id") == instance
+        assert service.read(ACTION) is None
+        box.notice(instance, seconds=600)
+        assert "terminate" in str(service.read(ACTION))
 
 
 def _pid_namespaces() -> set[str]:
