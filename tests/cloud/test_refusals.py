@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -68,9 +68,16 @@ class Jobs:
         self.connections = connections
         self._number = 0
 
-    def run(self, *moods: Mood, until: float | None = None, **policy: Any) -> Job:
+    def run(
+        self,
+        *moods: Mood,
+        until: float | None = None,
+        command: Sequence[str] = ("true",),
+        on_line: Callable[[str, Cloudbox], None] = lambda line, box: None,
+        **policy: Any,
+    ) -> Job:
         """A job that meets these moods one after the other, each until a launch was refused for it, or
-        the last of them ``until`` so many seconds have passed."""
+        the last of them ``until`` so many seconds have passed. ``on_line`` is told each line of its log."""
         waiting = list(moods)
         said: list[str] = []
         clock = FastClock(lambda: bool(self._box.machines()))
@@ -83,13 +90,14 @@ class Jobs:
 
         def say(line: str) -> None:
             said.append(line)
+            on_line(line, self._box)
             refused = line.startswith("launch ") and " was refused " in line
             if refused and (until is None or clock.now() - began > until):
                 next_mood()
 
         next_mood()
         before = len(self._box.instances())
-        outcome = asyncio.run(self._driven(clock, say, policy))
+        outcome = asyncio.run(self._driven(clock, say, self._request(command, policy)))
         return Job(outcome, said, clock.now() - began, len(self._box.instances()) - before)
 
     def refused_before_any_launch(self, **connection: Any) -> str:
@@ -111,19 +119,19 @@ class Jobs:
                 task_id="task", command=["true"], items=[0], item_resources=resources, deferrable=False
             )
 
-    async def _driven(self, clock: FastClock, say: Callable[[str], None], policy: dict[str, Any]) -> Outcome:
+    async def _driven(self, clock: FastClock, say: Callable[[str], None], request: JobRequest) -> Outcome:
         site = clock.around(open_site(SpotBatchHook(CONN_ID).get_settings()))
-        submitted = await submit(site, self._request(policy), say)
+        submitted = await submit(site, request, say)
         assert submitted.run is not None
         await drive(Controller(site, submitted.run, say), say, sleep=clock.sleep)
         return await finish(site, submitted.run, say)
 
-    def _request(self, policy: dict[str, Any]) -> JobRequest:
+    def _request(self, command: Sequence[str], policy: dict[str, Any]) -> JobRequest:
         self._number += 1
         packing = Packing(
             function=None,
             dotted=None,
-            command=["true"],
+            command=list(command),
             kwargs={},
             call="item",
             environment=Environment(),
@@ -361,4 +369,13 @@ class TestThrottling:
         job = jobs.run(lambda box: box.refuse("Describe*", "RequestLimitExceeded"), until=120.0)
         assert job.outcome.state == SUCCEEDED, job.outcome.message
         assert job.seconds > 120.0
+        assert job.machines == 1
+
+    def test_describe_refused_while_a_machine_works_neither_fails_nor_doubles(self, jobs: Jobs) -> None:
+        def once_at_work(line: str, box: Cloudbox) -> None:
+            if " is at work, " in line:
+                box.refuse("DescribeInstances", "RequestLimitExceeded", seconds=4.0)
+
+        job = jobs.run(command=["sleep", "3"], on_line=once_at_work)
+        assert job.outcome.state == SUCCEEDED, job.outcome.message
         assert job.machines == 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_spotbatch.backends.aws.clients import Clients, SingleFlight
@@ -14,6 +16,11 @@ from airflow_provider_spotbatch.job.launches import PENDING, RUNNING, TERMINATED
 
 FRESH_SECONDS = 1.0
 """An answer this old serves another job's look: with many jobs one call a second, whatever their number."""
+
+REST_SECONDS = 2.0
+REST_SECONDS_MOST = 30.0
+"""Nobody asks for so long after a refusal, doubled from one to the next, with jitter: an account's calls
+share one allowance, and the SDK has repeated each some times already. Reports tell of machines meanwhile."""
 
 STORE_TAG = "spotbatch:store"
 RUN_TAG = "spotbatch:run"
@@ -38,11 +45,22 @@ _REASONS = {
 
 
 class Instances:
-    """All machines that carry the store's tag. Times in seconds."""
+    """All machines that carry the store's tag. Times in seconds; ``chance`` gives numbers in [0, 1)."""
 
-    def __init__(self, clients: Clients, store: str) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        store: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self._clients = clients
         self._store = store
+        self._clock = clock
+        self._chance = chance
+        self._refused = 0
+        self._rests_until = -math.inf
         self._flight: SingleFlight[list[RunMachine]] = SingleFlight()
         self._known: list[RunMachine] = []
         self._known_at: float | None = None
@@ -52,7 +70,7 @@ class Instances:
 
         Raises Throttled where nobody could look.
         """
-        if self._known_at is not None and time.monotonic() - self._known_at < FRESH_SECONDS:
+        if self._known_at is not None and self._clock() - self._known_at < FRESH_SECONDS:
             return self._known
         return await self._flight.join(self._ask)
 
@@ -65,13 +83,15 @@ class Instances:
         self._known_at = None
 
     async def _ask(self) -> list[RunMachine]:
-        asked = time.monotonic()
+        asked = self._clock()
         found = await self._describe({})
         known = [RunMachine(tags_of(each)[RUN_TAG], instance_of(each)) for each in found if _is_ours(each)]
         self._known, self._known_at = known, asked
         return known
 
     async def _describe(self, tags: Mapping[str, str]) -> list[dict[str, Any]]:
+        if self._clock() < self._rests_until:
+            raise Throttled("the machines are not listed again so soon after a refusal")
         wanted = {STORE_TAG: self._store, **tags}
         try:
             reservations = await self._clients.pages(
@@ -81,9 +101,19 @@ class Instances:
                 Filters=[{"Name": f"tag:{name}", "Values": [value]} for name, value in wanted.items()],
                 MaxResults=1000,
             )
+        except Throttled:
+            self._rest()
+            raise
         except (CloudUnavailable, asyncio.TimeoutError) as error:
+            self._rest()
             raise Throttled(f"the machines could not be listed: {error}") from error
+        self._refused = 0
         return [each for reservation in reservations for each in reservation["Instances"]]
+
+    def _rest(self) -> None:
+        rest = min(REST_SECONDS_MOST, REST_SECONDS * 2.0**self._refused) * (0.5 + self._chance())
+        self._refused += 1
+        self._rests_until = self._clock() + rest
 
 
 def instance_of(described: Mapping[str, Any], usd_per_hour: float | None = None) -> Instance:

@@ -84,6 +84,6 @@ def test_a_missing_permission_is_the_check_that_fails(refused: str) -> None:
 
 
 def test_an_instance_profile_that_does_not_exist_is_told_before_any_job() -> None:
-    """EC2 says so to a dry run too: Karpenter meets it there (its pkg/controllers/nodeclass/validation.go)."""
+    """EC2 says so to a dry run too: Karpenter meets it (pkg/controllers/nodeclass/validation.go)."""
     _, found = checks(RunInstances="InvalidParameterValue")
     assert "'instance_profile' of the connection" in found["ec2:RunInstances"].remedy
