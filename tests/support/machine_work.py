@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 
 
+def greet(item: int) -> str:
+    return "hello"
+
+
 def version_of_six(item: int) -> str:
     import six  # type: ignore[import-untyped]
 

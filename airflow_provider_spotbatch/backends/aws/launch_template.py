@@ -74,7 +74,7 @@ def template_data(
     if len(encoded) > USER_DATA_BYTES:
         raise InvalidInput(
             f"what machines are told at boot takes {len(encoded)} bytes; EC2 allows {USER_DATA_BYTES}: "
-            "shorten 'store_options' or the names in the environment"
+            "shorten 'store_options' of the connection"
         )
     marked = tag_list(machine_tags(setup, run, record))
     profile = "Arn" if setup.instance_profile.startswith("arn:") else "Name"
