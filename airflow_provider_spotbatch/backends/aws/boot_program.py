@@ -40,6 +40,7 @@ ROOT = "/opt/spotbatch"
 HOME = "/var/lib/spotbatch"
 USER = "spotbatch"
 LOG = os.path.join(ROOT, "boot.log")
+PROGRAMS = "/usr/bin:/usr/local/bin"
 CGROUPS = "/sys/fs/cgroup"
 CONSOLES = ("/dev/console", "/var/log/cloud-init-output.log")
 METADATA = ("169.254.169.254", 80)
@@ -165,7 +166,7 @@ def make_user() -> None:
 
 def image_python(version: str) -> str | None:
     """The image's own interpreter of that minor version."""
-    found = shutil.which("python" + version, path="/usr/bin:/usr/local/bin")
+    found = shutil.which("python" + version, path=PROGRAMS)
     return None if found is None else os.path.realpath(found)
 
 

@@ -152,3 +152,61 @@ def test_a_refusal_is_told_at_once_with_its_cure(
     with pytest.raises(BootFailed, match=message):
         fetched(store, bucket, tmp_path / "x")
     assert len(bucket.ranges) == 1
+
+
+# --- which archives a machine takes ----------------------------------------------------------------------
+
+
+class Orders:
+    """Orders for both architectures, and what the machine fetched by them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, kernel: str, own_python: str) -> None:
+        self.fetched: dict[str, str] = {}
+        image = folder / "image"
+        image.mkdir()
+        (image / f"python{own_python}").symlink_to(sys.executable)
+        monkeypatch.setattr(boot_program, "ROOT", str(folder / "root"))
+        monkeypatch.setattr(boot_program.platform, "machine", lambda: kernel)
+        monkeypatch.setattr(boot_program, "PROGRAMS", str(image))
+        monkeypatch.setattr(boot_program, "make_user", lambda: None)
+        monkeypatch.setattr(boot_program, "check_interpreter", lambda python: None)
+        monkeypatch.setattr(boot_program, "fetch_all", lambda store, wanted: self.fetched.update(wanted))
+
+    def prepare(self, **archives: dict[str, str]) -> str:
+        orders = {"archives": archives, "python_version": "3.12"}
+        return boot_program.prepare(orders, None)  # type: ignore[arg-type]
+
+
+X86 = {"agent": "agent of x86", "packages": "packages of x86", "interpreter": "interpreter of x86"}
+ARM = {"agent": "agent of arm", "packages": "packages of arm", "interpreter": "interpreter of arm"}
+
+
+@pytest.mark.parametrize(("kernel", "whose"), [("x86_64", "x86"), ("aarch64", "arm")])
+def test_a_machine_takes_the_archives_of_its_architecture(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: str, whose: str
+) -> None:
+    """As Ubuntu 24.04, whose own Python is the wanted one."""
+    orders = Orders(monkeypatch, tmp_path, kernel, own_python="3.12")
+    orders.prepare(x86_64=X86, arm64=ARM)
+    assert orders.fetched == {"agent": f"agent of {whose}", "packages": f"packages of {whose}"}
+
+
+@pytest.mark.parametrize(("kernel", "whose"), [("x86_64", "x86"), ("aarch64", "arm")])
+def test_an_image_with_another_python_takes_the_interpreter_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: str, whose: str
+) -> None:
+    """As Amazon Linux 2023, whose own Python is 3.9."""
+    orders = Orders(monkeypatch, tmp_path, kernel, own_python="3.9")
+    orders.prepare(x86_64=X86, arm64=ARM)
+    assert orders.fetched["python"] == f"interpreter of {whose}"
+    for part in ("agent", "packages"):
+        link = tmp_path / "root" / part / "bin" / "python"
+        assert str(link.readlink()) == str(tmp_path / "root/python/bin/python3.12")
+
+
+def test_a_machine_whose_architecture_has_no_archives_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    orders = Orders(monkeypatch, tmp_path, "aarch64", own_python="3.12")
+    with pytest.raises(BootFailed, match="no environment for machines of arm64, only for x86_64"):
+        orders.prepare(x86_64=X86)
