@@ -1,11 +1,14 @@
 """Snapshots and plans as JSON, so that an incident can be replayed: ``decide`` is a pure function, so a
 stored snapshot gives the plan that was made of it.
+
+What only the backend reads of offers and launches (which types in which zones at which price) is left out:
+it is most of a snapshot, a decision never looks at it, and the launch records hold it in full.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from airflow_provider_spotbatch.backends.base import Offer
@@ -26,6 +29,9 @@ from airflow_provider_spotbatch.job.launches import LaunchOutcome, LaunchRecord
 from airflow_provider_spotbatch.job.policy import Policy
 
 FORMAT = 1
+
+DECIDED_BY = ("usd_per_hour", "offer")
+"""What decisions read of a launch record's request."""
 
 
 def tick_to_bytes(seen: Snapshot, plan: Plan) -> bytes:
@@ -63,14 +69,19 @@ def _encode(seen: Snapshot) -> dict[str, Any]:
         "open_chunks": [{**view.__dict__, "chunk": view.chunk.to_json()} for view in seen.open_chunks],
         "machines": [asdict(machine) for machine in seen.machines],
         "launches": [_encode_launch(view) for view in seen.launches],
-        "offers": {number: [asdict(offer) for offer in offers] for number, offers in seen.offers.items()},
+        "offers": {
+            number: [{**offer.__dict__, "request": None} for offer in offers]
+            for number, offers in seen.offers.items()
+        },
         "stop": None if seen.stop is None else asdict(seen.stop),
     }
 
 
 def _encode_launch(view: LaunchView) -> dict[str, Any]:
     outcome = None if view.outcome is None else json.loads(view.outcome.to_bytes())
-    return {**view.__dict__, "record": json.loads(view.record.to_bytes()), "outcome": outcome}
+    request = {name: view.record.request[name] for name in DECIDED_BY if name in view.record.request}
+    record = replace(view.record, request=request)
+    return {**view.__dict__, "record": json.loads(record.to_bytes()), "outcome": outcome}
 
 
 def _decode(body: dict[str, Any]) -> Snapshot:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -26,7 +27,7 @@ from airflow_provider_spotbatch.control.metrics import SILENT, Metrics
 from airflow_provider_spotbatch.control.site import Site, read_run, read_spec
 from airflow_provider_spotbatch.environment.packing import Packed, Packing
 from airflow_provider_spotbatch.items import iterate_items
-from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
+from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError, Throttled
 from airflow_provider_spotbatch.job.items import ItemTable, Part, PartBuilder, pack
 from airflow_provider_spotbatch.job.keys import Generation, Run, catalogue, job_id, owner
 from airflow_provider_spotbatch.job.policy import Policy
@@ -38,7 +39,11 @@ from airflow_provider_spotbatch.job.spec import Spec
 UPLOADS = 4
 """Parts uploaded at the same time: up to 64 MB of items in memory."""
 
+OFFERS_PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0, 60.0)
+"""Seconds between questions to a cloud that was asked too much, with jitter: some 3 minutes in all."""
+
 Say = Callable[[str], None]
+Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -85,13 +90,14 @@ class Submitted:
     outcome: Outcome | None = None
 
 
-async def submit(site: Site, request: JobRequest, say: Say, metrics: Metrics = SILENT) -> Submitted:
+async def submit(
+    site: Site, request: JobRequest, say: Say, metrics: Metrics = SILENT, *, sleep: Sleep = asyncio.sleep
+) -> Submitted:
     """Store the job and its run, or find what an earlier try left of it.
 
     Raises InvalidInput for anything wrong with the request, before anything is launched.
     """
-    resources = request.policy.resources
-    await site.backend.offers(resources, request.policy, request.policy.concurrency or 1)
+    await _see_what_is_offered(site, request, say, sleep)
     await _own(site.store, request)
     earlier = await latest_run(site.store, request.job)
     if earlier is not None and await is_closed(site.store, earlier):
@@ -133,6 +139,20 @@ async def submit(site: Site, request: JobRequest, say: Say, metrics: Metrics = S
     run = await _begin_run(site, Run(generation, 1), spec, request, say, previous=None)
     say(f"job {request.job}, generation {generation.number}: {table.count:,} items")
     return Submitted(run=run)
+
+
+async def _see_what_is_offered(site: Site, request: JobRequest, say: Say, sleep: Sleep) -> None:
+    """Whether machines fit. Waits where too many ask at once, as when a hundred DAGs start by the hour."""
+    policy = request.policy
+    for pause in OFFERS_PAUSES:
+        try:
+            await site.backend.offers(policy.resources, policy, policy.concurrency or 1)
+            return
+        except Throttled as refusal:
+            seconds = pause * random.uniform(0.5, 1.5)
+            say(f"{refusal} (in {seconds:.0f} s)")
+            await sleep(seconds)
+    await site.backend.offers(policy.resources, policy, policy.concurrency or 1)
 
 
 # --- what was there before -----------------------------------------------------------------------

@@ -92,7 +92,7 @@ class Jobs:
             said.append(line)
             on_line(line, self._box)
             refused = line.startswith("launch ") and " was refused " in line
-            if refused and (until is None or clock.now() - began > until):
+            if refused if until is None else clock.now() - began > until:
                 next_mood()
 
         next_mood()
@@ -121,7 +121,7 @@ class Jobs:
 
     async def _driven(self, clock: FastClock, say: Callable[[str], None], request: JobRequest) -> Outcome:
         site = clock.around(open_site(SpotBatchHook(CONN_ID).get_settings()))
-        submitted = await submit(site, request, say)
+        submitted = await submit(site, request, say, sleep=clock.sleep)
         assert submitted.run is not None
         await drive(Controller(site, submitted.run, say), say, sleep=clock.sleep)
         return await finish(site, submitted.run, say)
