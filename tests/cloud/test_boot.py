@@ -189,6 +189,49 @@ class TestTheAgent:
         assert '"python": "3.11' in report.boot_log
 
 
+COMMANDS = {
+    "bash": "bash sh",
+    "coreutils": "base64 cat chmod mkdir sleep",
+    "gzip": "gzip",
+    "passwd, in Amazon Linux shadow-utils": "useradd",
+    "python3": "python3 python3.11",
+    "systemd": "poweroff shutdown systemctl",
+    "util-linux": "setsid",
+}
+"""All that a boot may call, by the package that has it in each stock image of Amazon Linux, Ubuntu, Debian."""
+
+PACKAGE_TOOLS = "apt apt-get dnf dpkg pip rpm snap yum"
+
+STRIPPED = f"""
+python3 - <<'STRIP'
+import os
+kept = set("{" ".join(COMMANDS.values())}".split())
+for folder in ("/usr/bin", "/usr/sbin"):
+    for name in set(os.listdir(folder)) - kept:
+        os.unlink(f"{{folder}}/{{name}}")
+for name in "{PACKAGE_TOOLS}".split():
+    with open(f"/usr/bin/{{name}}", "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as stub:
+        stub.write(f"#!/bin/bash\\necho {{name}} was called >>/called\\n")
+STRIP
+"""
+
+
+class TestOtherImages:
+    """Images whose root is not at hand here: what a boot needs of one is what all of them have."""
+
+    def test_a_boot_needs_few_commands_and_no_package_tool(self, boots: Boots) -> None:
+        tells = "import os, sys; sys.exit(5 if os.path.exists('/called') else 6)"
+        report = boots.failure(boots.machine(tells, first=STRIPPED))
+        assert report.reason == "the agent ended with exit code 6", report.boot_log
+
+    def test_a_stub_that_is_called_tells_it(self, boots: Boots) -> None:
+        """So that the test above can fail."""
+        setup = boots.keep(b"dnf install something\n")
+        tells = "import os, sys; sys.exit(5 if os.path.exists('/called') else 6)"
+        report = boots.failure(boots.machine(tells, first=STRIPPED, setup=setup))
+        assert report.reason == "the agent ended with exit code 5", report.boot_log
+
+
 class TestItsEnd:
     def test_the_timer_ends_a_machine_whose_agent_hangs(self, box: Cloudbox, boots: Boots) -> None:
         instance = boots.machine(LIVES_ON, lifetime=4.0)
