@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_spotbatch.backends.aws.clients import Clients
 from airflow_provider_spotbatch.backends.aws.policies import airflow_policy, machine_policy
-from airflow_provider_spotbatch.backends.aws.setup import carry_out, connection_of, make, open_layout
+from airflow_provider_spotbatch.backends.aws.setup import connection_of, make, open_layout, take_away
 from airflow_provider_spotbatch.backends.aws.setup_look import look
 from airflow_provider_spotbatch.backends.aws.setup_plan import (
     Change,
@@ -122,7 +122,7 @@ async def _remove(
     clients: Clients, layout: Layout, found: Found, arguments: argparse.Namespace, say: Say
 ) -> int:
     removed: list[str] = []
-    await carry_out(clients, plan_removal(layout, found), _telling(say, "removed ", removed))
+    await take_away(clients, plan_removal(layout, found), _telling(say, "removed ", removed))
     if found.bucket is not None and found.bucket.ours and not found.bucket.empty:
         bucket = layout.store_bucket
         output.note(f"bucket {bucket} is kept: it holds jobs and results. aws s3 rb --force s3://{bucket}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,12 +84,29 @@ async def carry_out(clients: Clients, changes: Iterable[Change], say: Say) -> No
     """Do what was planned, in order. Raises the verdict of what was refused; the next set-up goes on from
     there."""
     for change in changes:
-        for call in change.calls:
-            try:
-                await clients.call(call.service, call.operation, answers=call.harmless, **call.parameters)
-            except ErrorCode:
-                continue
+        await _change(clients, change)
         say(change.what)
+
+
+async def take_away(clients: Clients, changes: Iterable[Change], say: Say) -> None:
+    """Do what was planned, each part whether or not others can be done. Raises SpotBatchError at the end,
+    naming what is left and why."""
+    left: list[str] = []
+    for change in changes:
+        try:
+            await _change(clients, change)
+        except SpotBatchError as error:
+            left.append(f"{change.what}: {error}")
+        else:
+            say(change.what)
+    if left:
+        raise SpotBatchError("not all could be removed; repeat it once this is cured: " + "; ".join(left))
+
+
+async def _change(clients: Clients, change: Change) -> None:
+    for call in change.calls:
+        with suppress(ErrorCode):
+            await clients.call(call.service, call.operation, answers=call.harmless, **call.parameters)
 
 
 async def make(clients: Clients, layout: Layout, found: Found, say: Say) -> Found:

@@ -222,25 +222,18 @@ def plan_setup(layout: Layout, found: Found) -> list[Change]:
 
 def plan_removal(layout: Layout, found: Found) -> list[Change]:
     """What is to be done so that nothing of it is left, but for a bucket that holds anything or that is not
-    the set-up's own. Raises InvalidInput while machines may run, or while somebody has Airflow's policy."""
+    the set-up's own. Raises InvalidInput while machines may run."""
     if found.machines:
         raise InvalidInput(
             f"machines of {layout.store} still run ({', '.join(found.machines[:5])}): let their jobs end or "
             "cancel them, or end what is left with 'spotbatch sweep', then remove the set-up"
         )
-    if found.airflow_policy is not None and found.airflow_policy.attached_to:
-        arn = layout.airflow_policy_arn
-        detach = "; ".join(
-            f"aws iam detach-{kind}-policy --{kind}-name {name} --policy-arn {arn}"
-            for kind, name in found.airflow_policy.attached_to
-        )
-        raise InvalidInput(f"the policy of Airflow is still in use, and IAM removes no such policy: {detach}")
     return [
         *_remove_profile(layout, found.profile),
         *_remove_role(layout, found.role),
         *_remove_group(found.group),
-        *_remove_airflow_policy(layout, found.airflow_policy),
         *_remove_bucket(layout, found.bucket),
+        *_remove_airflow_policy(layout, found.airflow_policy),
     ]
 
 
@@ -507,9 +500,11 @@ def _remove_airflow_policy(layout: Layout, found: FoundPolicy | None) -> Iterato
     if found is None:
         return
     arn = layout.airflow_policy_arn
+    had_by = ", ".join(f"{kind} {name}" for kind, name in found.attached_to)
     yield Change(
-        f"policy {arn.rsplit('/', 1)[1]}",
+        f"policy {arn.rsplit('/', 1)[1]}" + (f", which {had_by} had" if had_by else ""),
         (
+            *(_detach(arn, kind, name) for kind, name in found.attached_to),
             *(
                 Call("iam", "DeletePolicyVersion", {"PolicyArn": arn, "VersionId": each}, GONE)
                 for each in found.others
@@ -517,6 +512,12 @@ def _remove_airflow_policy(layout: Layout, found: FoundPolicy | None) -> Iterato
             Call("iam", "DeletePolicy", {"PolicyArn": arn}, GONE),
         ),
     )
+
+
+def _detach(arn: str, kind: str, name: str) -> Call:
+    """IAM removes no policy that somebody has (IAM API reference, DeletePolicy)."""
+    who = kind.capitalize()
+    return Call("iam", f"Detach{who}Policy", {f"{who}Name": name, "PolicyArn": arn}, GONE)
 
 
 def _text(policy: Policy) -> str:

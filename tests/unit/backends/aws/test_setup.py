@@ -242,19 +242,6 @@ def test_a_bucket_of_the_users_is_left_as_it_is(
     assert not any("bucket" in each for each in removed)
 
 
-def test_a_policy_that_somebody_has_is_not_removed_and_nothing_else_is(
-    moto: Moto, spotbatch: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spotbatch("setup", "aws")
-    iam(moto).create_role(RoleName="airflow", AssumeRolePolicyDocument="{}")
-    iam(moto).attach_role_policy(RoleName="airflow", PolicyArn=POLICY)
-    told = errors_of(["setup", "aws", "--remove"], capsys)
-    assert f"aws iam detach-role-policy --role-name airflow --policy-arn {POLICY}" in told
-    assert spotbatch("setup", "aws")["made"] == []
-    iam(moto).detach_role_policy(RoleName="airflow", PolicyArn=POLICY)
-    assert len(spotbatch("setup", "aws", "--remove")["removed"]) == 5
-
-
 def test_a_role_of_somebody_else_is_not_taken_over(moto: Moto, capsys: pytest.CaptureFixture[str]) -> None:
     iam(moto).create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
     assert f"role {ROLE} is there already" in errors_of(["setup", "aws"], capsys)
@@ -309,6 +296,28 @@ def test_it_is_taken_away_without_a_trace(moto: Moto, spotbatch: Any) -> None:
     assert iam(moto).list_instance_profiles()["InstanceProfiles"] == []
     assert iam(moto).list_policies(Scope="Local")["Policies"] == []
     assert spotbatch("setup", "aws", "--remove")["removed"] == []
+
+
+def test_airflows_policy_is_detached_and_what_cannot_be_removed_is_named(
+    moto: Moto, spotbatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The policy as set-up's own advice has it attached; a role with a policy of somebody else's."""
+    others = {"RoleName": ROLE, "PolicyArn": POLICY.replace("spotbatch-airflow", "others")}
+    spotbatch("setup", "aws")
+    document = json.dumps(airflow_policy(layout(moto).scope))
+    iam(moto).create_policy(PolicyName=f"others-{REGION}", PolicyDocument=document)
+    iam(moto).attach_role_policy(**others)
+    iam(moto).create_role(RoleName="airflow", AssumeRolePolicyDocument="{}")
+    iam(moto).attach_role_policy(RoleName="airflow", PolicyArn=POLICY)
+
+    assert f"role {ROLE}: iam:DeleteRole was refused" in errors_of(["setup", "aws", "--remove"], capsys)
+    assert iam(moto).list_attached_role_policies(RoleName="airflow")["AttachedPolicies"] == []
+    assert [each["Arn"] for each in iam(moto).list_policies(Scope="Local")["Policies"]] == [
+        others["PolicyArn"]
+    ]
+    assert s3(moto).list_buckets()["Buckets"] == []
+    iam(moto).detach_role_policy(**others)
+    assert spotbatch("setup", "aws", "--remove")["removed"] == [f"role {ROLE}"]
 
 
 def test_a_bucket_that_holds_results_is_kept(
