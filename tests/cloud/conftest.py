@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.airflow.dag_runs import dag_bag, days, run_dag
 from tests.cloud.cloudbox.box import Cloudbox
+
+__all__ = ["dag_bag", "days", "run_dag"]
 
 
 @pytest.fixture

@@ -15,12 +15,19 @@ from typing import Any
 import pytest
 
 from airflow_provider_spotbatch import Environment, Resources, SpotMapOperator
+from airflow_provider_spotbatch.backends.aws import CONCURRENCY, MOST_DISK_GB
+from airflow_provider_spotbatch.backends.aws.images import default_images
+from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_RUNTIME_DAYS, Layout
+from airflow_provider_spotbatch.backends.machine_sizing import plan_machines
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.cli import build_parser
+from airflow_provider_spotbatch.control.estimate import estimate, snapshot_of
 from airflow_provider_spotbatch.decorators import OF_A_MAP
 from airflow_provider_spotbatch.job.outcome import CAUSES, OK
+from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, Policy
 from airflow_provider_spotbatch.provider_info import CONNECTION_FIELDS, PROVIDER_INFO
 from airflow_provider_spotbatch.signature import FILLED
+from benchmarks.recorded_prices import recorded
 from tests.support.documents import DOCUMENTS, PAGES, ROOT, messages, snippets, table_after
 
 DOCS = ROOT / "docs"
@@ -131,6 +138,56 @@ def test_the_causes_are_those_an_item_may_have() -> None:
     rows = table_after(DOCS / "failures.md", "## Causes")
 
     assert [code(cause) for cause, *_ in rows] == [cause for cause in CAUSES if cause != OK]
+
+
+def test_the_worked_cost_of_a_job_is_what_the_recorded_prices_give() -> None:
+    types, prices = recorded()
+    policy = Policy()
+    plans = plan_machines(
+        types,
+        prices,
+        policy.resources,
+        concurrency=CONCURRENCY,
+        purchases=(SPOT,),
+        architectures=("x86_64",),
+        most_disk_gb=MOST_DISK_GB,
+    )
+    offers = tuple(plan.offer() for plan in plans)
+    expected = estimate(snapshot_of(offers, policy, CONCURRENCY, 10_000), 30)
+    [(offer, machines)] = expected.machines
+    assert expected.usd is not None
+    assert expected.seconds is not None
+    on_demand = min(
+        price.usd_per_hour for price in prices if price.purchase == ON_DEMAND and price.type in offer.types
+    )
+
+    told = (
+        f"{expected.items:,} items of 30 s each (1 CPU, 2 GB), {CONCURRENCY} at once, take "
+        f"{expected.seconds / 60:.0f} min on {machines} machines of {offer.slots} slots, and cost about "
+        f"**${expected.usd:.2f}**"
+    )
+    readme = (ROOT / "README.md").read_text()
+    assert told in readme
+    assert f"would be ${on_demand * machines * expected.seconds / 3600:.2f}" in readme
+
+
+def test_the_set_up_is_told_by_the_names_that_it_gives() -> None:
+    layout = Layout(account="ACCOUNT", region="REGION", vpc="vpc-1")
+    rows = table_after(DOCS / "aws.md", "### What set-up makes")
+    text = "\n".join(" ".join(row) for row in rows)
+
+    for name in (layout.own_bucket, layout.role, layout.group, layout.airflow_policy_arn.split("/")[1]):
+        assert f"`{name}`" in text
+    assert f"after {EXPIRE_DAYS} days" in text
+    assert f"longer than {MAX_RUNTIME_DAYS}" in text
+
+
+def test_the_default_images_are_those_that_are_told() -> None:
+    told = re.findall(r"(Ubuntu|Debian) ([\d.]+) \((3\.\d+)\)", (DOCS / "aws.md").read_text())
+
+    assert {python for *_, python in told} == {"3.10", "3.11", "3.12", "3.13"}
+    for maker, release, python in told:
+        assert all(f"/{maker.lower()}/" in name and f"/{release}/" in name for name in default_images(python))
 
 
 def test_the_messages_of_the_troubleshooting_are_the_codes() -> None:
