@@ -107,8 +107,9 @@ class Offer:
     ``types`` are the machine types it may give, for people; ``purchase``: ``spot`` or ``on-demand``;
     ``usd_per_hour``: of the dearest machine that it may give, which limits go by;
     ``expected_usd_per_hour``: of a machine on average; ``on_demand_usd_per_hour``: what the cheapest of its
-    types costs on demand, 0 where that is not known; ``request`` goes into the launch record for the
-    backend itself; ``most`` is how many machines a run may have at once for items of one size of memory.
+    types costs on demand, 0 where that is not known; ``estimated``: prices on demand are not the cloud's own
+    word, but reckoned by size; ``request`` goes into the launch record for the backend itself; ``most`` is how
+    many machines a run may have at once for items of one size of memory.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Offer:
     types: tuple[str, ...] = ()
     expected_usd_per_hour: float = 0.0
     on_demand_usd_per_hour: float = 0.0
+    estimated: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from airflow_provider_spotbatch.control.offers import choose_machines, in_words
 from airflow_provider_spotbatch.control.snapshot import Counts, Machine, Snapshot
 from airflow_provider_spotbatch.control.wording import duration, some
 from airflow_provider_spotbatch.job.launches import PENDING
-from airflow_provider_spotbatch.job.policy import SPOT, Policy
+from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, Policy
 
 BOOT_SECONDS = 90.0
 """From a machine's launch to its first item: EC2 and cloud-init take about a minute, the archives the rest.
@@ -123,8 +123,11 @@ def price_line(expected: Estimate, budget_usd: float | None = None) -> str:
     parts = [f"{some(expected.slots, 'slot')} on {machines}", f"about ${expected.usd_per_hour:.4f} an hour"]
     if expected.most_usd_per_hour > expected.usd_per_hour:
         parts[-1] += f", ${expected.most_usd_per_hour:.4f} at most"
+    estimated = " (estimated)" if any(offer.estimated for offer, _ in expected.machines) else ""
+    if any(offer.estimated and offer.purchase == ON_DEMAND for offer, _ in expected.machines):
+        parts[-1] += estimated
     if expected.on_demand_usd_per_hour and any(offer.purchase == SPOT for offer, _ in expected.machines):
-        parts.append(f"${expected.on_demand_usd_per_hour:.4f} on demand")
+        parts.append(f"${expected.on_demand_usd_per_hour:.4f} on demand{estimated}")
     if budget_usd is not None:
         parts.append(
             f"the budget of ${budget_usd:g} lasts {duration(3600 * budget_usd / expected.usd_per_hour)}"

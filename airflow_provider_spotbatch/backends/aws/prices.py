@@ -51,18 +51,23 @@ async def ask_spot(clients: Clients) -> list[dict[str, Any]]:
 
 async def ask_on_demand(
     clients: Clients, types: Sequence[MachineType], zones: Mapping[str, Iterable[str]]
-) -> list[dict[str, Any]]:
-    """On-demand prices of all types in all their zones, as JSON of :class:`Price`. Estimates stand for those
-    that are not listed, and for all where the price list may not be read (``pricing:GetProducts``)."""
+) -> dict[str, Any]:
+    """On-demand prices of all types in all their zones: ``prices``, as JSON of :class:`Price`, and
+    ``estimated``, the types of which they are estimates: those that are not listed, and all where the price
+    list may not be read (``pricing:GetProducts``)."""
     try:
         listed = await _price_list(clients)
     except SpotBatchError:
         listed = {}
-    return [
-        asdict(Price(type_.name, zone, ON_DEMAND, listed.get(type_.name) or estimated(type_)))
-        for type_ in types
-        for zone in zones.get(type_.name, ())
-    ]
+    sold = [type_ for type_ in types if zones.get(type_.name)]
+    return {
+        "prices": [
+            asdict(Price(type_.name, zone, ON_DEMAND, listed.get(type_.name) or estimated(type_)))
+            for type_ in sold
+            for zone in zones[type_.name]
+        ],
+        "estimated": sorted(type_.name for type_ in sold if not listed.get(type_.name)),
+    }
 
 
 def estimated(type_: MachineType) -> float:

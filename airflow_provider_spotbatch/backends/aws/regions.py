@@ -54,9 +54,7 @@ class Region:
     async def prices(self, purchase: str) -> list[Price]:
         """Of all types and zones, sold in that way."""
         if purchase == ON_DEMAND:
-            found = await self._facts.get(
-                self._name("on-demand-prices"), prices.FACTS_SECONDS, self._ask_on_demand
-            )
+            found = (await self._on_demand())["prices"]
         else:
             found = await self._facts.get(
                 self._name("spot-prices"), prices.FACTS_SECONDS, lambda: prices.ask_spot(self.clients)
@@ -81,7 +79,17 @@ class Region:
         )
         return found
 
-    async def _ask_on_demand(self) -> list[dict[str, Any]]:
+    async def estimated_types(self) -> frozenset[str]:
+        """Types whose on-demand prices are estimates."""
+        return frozenset((await self._on_demand())["estimated"])
+
+    async def _on_demand(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self._facts.get(
+            self._name("listed-prices"), prices.FACTS_SECONDS, self._ask_on_demand
+        )
+        return found
+
+    async def _ask_on_demand(self) -> dict[str, Any]:
         zones = await self._facts.get(
             self._name("zones"), machine_types.FACTS_SECONDS, lambda: machine_types.ask_zones(self.clients)
         )

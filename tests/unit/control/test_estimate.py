@@ -96,3 +96,19 @@ def test_the_line_before_the_launch_names_machines_prices_and_how_long_the_budge
 
 def test_machines_that_cost_nothing_have_no_line() -> None:
     assert price_line(of(Offer("local", 4))) == ""
+
+
+@pytest.mark.parametrize(
+    ("offers", "words"),
+    [
+        ((replace(EIGHT, estimated=True),), "$2.0000 on demand (estimated)"),
+        ((replace(DEAR, estimated=True),), "about $2.0000 an hour (estimated)"),
+    ],
+)
+def test_prices_that_the_cloud_did_not_tell_are_said_to_be_estimated(
+    offers: tuple[Offer, ...], words: str
+) -> None:
+    told = price_line(of(*offers, policy=Policy(purchase=offers[0].purchase)))
+    assert words in told
+    assert told.count("(estimated)") == 1
+    assert "estimated" not in price_line(of())

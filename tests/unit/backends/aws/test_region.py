@@ -24,7 +24,7 @@ from airflow_provider_spotbatch.job.launches import LaunchRecord
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.resources import Resources
 from tests.cloud.cloudbox.moto import Moto
-from tests.support.aws import REGION, aws_settings
+from tests.support.aws import AMAZON_LINUX, REGION, aws_settings
 from tests.unit.backends.aws.sdk import Sdk
 from tests.unit.backends.aws.test_fleet import RUN, boot
 
@@ -163,7 +163,8 @@ class TestPrices:
                 {"m6i.large": ["us-east-2a", "us-east-2b"], "m9z.large": ["us-east-2a"]},
             )
         )
-        prices = {(each["type"], each["zone"]): each["usd_per_hour"] for each in found}
+        prices = {(each["type"], each["zone"]): each["usd_per_hour"] for each in found["prices"]}
+        assert found["estimated"] == ["m9z.large"]
         assert prices == {
             ("m6i.large", "us-east-2a"): 0.096,
             ("m6i.large", "us-east-2b"): 0.096,
@@ -171,13 +172,15 @@ class TestPrices:
         }
 
     def test_who_may_not_read_the_list_goes_by_estimates(self) -> None:
-        [price] = run(
+        found = run(
             ask_on_demand(
                 _asking(GetProducts="AccessDeniedException"),
                 [MachineType("m6i.large", 2, 8.0)],
                 {"m6i.large": ["us-east-2a"]},
             )
         )
+        assert found["estimated"] == ["m6i.large"]
+        [price] = found["prices"]
         assert price["usd_per_hour"] == pytest.approx(0.096, rel=0.1)
 
     @pytest.mark.parametrize(
@@ -202,7 +205,7 @@ async def _with_facts(backend: AwsBackend) -> AwsBackend:
     await backend.region.types()
     for purchase in ("spot", "on-demand"):
         await backend.region.prices(purchase)
-    for what in ("types", "zones", "spot-prices", "on-demand-prices"):
+    for what in ("types", "zones", "spot-prices", "listed-prices"):
         name = facts(f"aws/{REGION}/{what}")
         _slow[name] = await store.read(name) or b""
     return backend
