@@ -198,7 +198,7 @@ COMMANDS = {
     "systemd": "poweroff shutdown systemctl",
     "util-linux": "setsid",
 }
-"""All that a boot may call, by the package that has it in each stock image of Amazon Linux, Ubuntu, Debian."""
+"""All that a boot may call, by the package that has it in every stock image."""
 
 PACKAGE_TOOLS = "apt apt-get dnf dpkg pip rpm snap yum"
 

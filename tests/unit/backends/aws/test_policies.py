@@ -108,6 +108,22 @@ def test_a_wildcard_stands_at_the_end_of_an_arn_alone_below_a_name() -> None:
             assert not resource.endswith(":*"), (action, resource)
 
 
+@pytest.mark.parametrize("policy", [AIRFLOW, MACHINES], ids=["airflow", "machines"])
+def test_objects_are_the_stores_alone_and_queues_too(policy: Policy) -> None:
+    """A bucket may hold more than a store, and an account more queues than a connection's."""
+    resources = {
+        service: {
+            resource
+            for action, resource, _ in statements(policy)
+            if action.split(":")[0] == service and resource not in ("*", "arn:aws:s3:::team-bucket")
+        }
+        for service in ("s3", "sqs")
+    }
+    assert resources["s3"]
+    assert all(each.startswith("arn:aws:s3:::team-bucket/spot/") for each in resources["s3"])
+    assert resources["sqs"] == {f"arn:aws:sqs:us-east-2:123456789012:{queue_prefix(SCOPE.store)}*"}
+
+
 @pytest.mark.parametrize(
     ("action", "kind"),
     [
