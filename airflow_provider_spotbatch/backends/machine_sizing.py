@@ -183,6 +183,17 @@ def slots_on(type_: MachineType, resources: Resources, most_disk_gb: float) -> i
     return max(0, math.floor(slots + 1e-9))
 
 
+def launchable_architectures(
+    types: Sequence[MachineType], resources: Resources, most_disk_gb: float
+) -> set[str]:
+    """Architectures of the machine types that may be used for such items and hold one."""
+    return {
+        type_.architecture
+        for type_ in types
+        if _allowed(type_, resources) and slots_on(type_, resources, most_disk_gb) > 0
+    }
+
+
 def plan_machines(
     types: Iterable[MachineType],
     prices: Iterable[Price],

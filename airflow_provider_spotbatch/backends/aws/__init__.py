@@ -31,7 +31,7 @@ from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_
 from airflow_provider_spotbatch.backends.aws.user_data import user_data
 from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.local import local_root
-from airflow_provider_spotbatch.backends.machine_sizing import plan_machines
+from airflow_provider_spotbatch.backends.machine_sizing import launchable_architectures, plan_machines
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.backends.store import Store, open_store
 from airflow_provider_spotbatch.job.boot import Boot
@@ -179,8 +179,13 @@ class AwsBackend:
 
     async def bare_machines(self, resources: Resources) -> BareMachines | None:
         images = await self._region.images(self._images_for(resources))
+        launchable = launchable_architectures(await self._region.types(), resources, MOST_DISK_GB)
         return BareMachines(
-            pythons={architecture: image["python"] for architecture, image in images.items()},
+            pythons={
+                architecture: image["python"]
+                for architecture, image in images.items()
+                if architecture in launchable or not launchable  # none fits: the offers say what would
+            },
             distributions=("boto3",),
             only={
                 "botocore/data": ("*.json*", "secretsmanager", "sqs", "ssm"),  # 25 MB of other services

@@ -275,6 +275,57 @@ class TestOffers:
         assert all(0 < each.usd_per_hour <= offer.usd_per_hour for each in outcome.instances)
 
 
+class TestBareMachines:
+    """Archives are made for the architectures that may be launched, and for no others: each costs a build."""
+
+    @pytest.mark.parametrize(
+        ("resources", "architectures"),
+        [
+            (Resources(), {"arm64", "x86_64"}),
+            (Resources(architectures=("arm64",)), {"arm64"}),
+            (Resources(instance_types=("m5.*", "c5.*")), {"x86_64"}),
+            (Resources(instance_types=("m6g.large",), memory_gb=1000), {"arm64", "x86_64"}),
+        ],
+        ids=["any", "asked for", "by the types asked for", "none fits: the offers tell it"],
+    )
+    def test_they_are_of_the_architectures_that_may_be_launched(
+        self, moto: Moto, resources: Resources, architectures: set[str]
+    ) -> None:
+        bare = run(opened(moto, f"bare-{len(str(resources))}").bare_machines(resources))
+        assert set(bare.pythons) == architectures
+
+
+class TestSweep:
+    def test_a_region_that_the_connection_named_before_is_swept(
+        self, moto: Moto, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        settings = aws_settings(moto, "swept-before")
+        monkeypatch.setattr(place, "read_connection", lambda _: settings)
+        before = AwsBackend(settings).in_region("us-west-2")
+        store = before.open_store()
+        ours = {STORE_TAG: store.uri, RUN_TAG: RUN.tag, LAUNCH_TAG: "1", SLOTS_TAG: "1"}
+        ec2 = moto.client("ec2", "us-west-2")
+        started = ec2.run_instances(
+            ImageId=AMAZON_LINUX[0].id,
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=[{"ResourceType": "instance", "Tags": tag_list(ours)}],
+        )
+        machine = started["Instances"][0]["InstanceId"]
+
+        async def over() -> None:
+            await before.queue(RUN, 0).send(["left"])
+            await store.create(RUN.outcome, b"{}")
+
+        run(over())
+        assert main(["sweep", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["machines"] == []
+        assert main(["sweep", "--json", "--region", "us-west-2", "--region", REGION]) == 0
+        swept = json.loads(capsys.readouterr().out)
+        assert (swept["machines"], swept["queues"]) == ([machine], [RUN.queue(0)])
+        assert store.uri == AwsBackend(settings).open_store().uri
+
+
 class TestTemplates:
     def test_they_go_when_the_fleet_is_closed_and_no_others(self, moto: Moto) -> None:
         backend = opened(moto, "templates")
