@@ -126,8 +126,7 @@ class MachinePlan:
 
     ``usd_per_slot``: expected price per hour, interruptions included: the mean over the types where the
     cloud chooses by capacity (spot), the cheapest where it chooses by price; ``disk_gb``: the root disk that
-    each machine needs; ``least_vcpus``: vCPUs of the smallest type that holds an item and is sold so: a
-    quota below it is below one machine.
+    each machine needs.
     """
 
     purchase: str
@@ -135,7 +134,6 @@ class MachinePlan:
     pools: tuple[Pool, ...]
     usd_per_slot: float
     disk_gb: float
-    least_vcpus: int
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -149,7 +147,7 @@ class MachinePlan:
 
     def offer(self) -> Offer:
         """What the control loop chooses from. Its request holds ``pools`` as lists of their four fields,
-        ``disk_gb`` and ``least_vcpus``."""
+        and ``disk_gb``."""
         return Offer(
             name=f"{self.purchase}-{self.slots}",
             slots=self.slots,
@@ -160,7 +158,6 @@ class MachinePlan:
             request={
                 "pools": [list(pool) for pool in self.pools],
                 "disk_gb": self.disk_gb,
-                "least_vcpus": self.least_vcpus,
             },
         )
 
@@ -297,15 +294,14 @@ def _plans(
 ) -> list[MachinePlan]:
     """The plans of one kind of purchase, best first."""
     pools = sorted(sold, key=lambda each: (each.usd, each.price.type, each.price.zone))
-    least_vcpus = min(pool.type.vcpus for pool in pools)
     of_size = {
-        slots: _plan(pools, purchase, slots, resources, least_vcpus)
+        slots: _plan(pools, purchase, slots, resources)
         for slots in {min(each.slots, concurrency) for each in pools}
     }
     needed = math.ceil(concurrency / max_instances) if max_instances else 1
     most = max(_most_slots(of_size.values(), concurrency), needed)
     if any(slots > most for slots in of_size):
-        of_size[most] = _plan(pools, purchase, most, resources, least_vcpus)
+        of_size[most] = _plan(pools, purchase, most, resources)
     plans = [plan for slots, plan in sorted(of_size.items()) if slots <= most]
 
     def rank(plan: MachinePlan) -> tuple[int, float, int]:
@@ -339,9 +335,7 @@ def _most_slots(plans: Iterable[MachinePlan], concurrency: int) -> int:
     return max(smallest, concurrency // SHARE)
 
 
-def _plan(
-    pools: Sequence[_Sold], purchase: str, slots: int, resources: Resources, least_vcpus: int
-) -> MachinePlan:
+def _plan(pools: Sequence[_Sold], purchase: str, slots: int, resources: Resources) -> MachinePlan:
     """Every pool that holds ``slots`` items near the best price, and dearer ones if that is too few types.
     ``pools``: the cheapest first."""
     pools = [pool for pool in pools if pool.slots >= slots]
@@ -366,5 +360,4 @@ def _plan(
         pools=chosen,
         usd_per_slot=expected / slots,
         disk_gb=SYSTEM_DISK_GB + slots * resources.disk_gb,
-        least_vcpus=least_vcpus,
     )

@@ -6,6 +6,7 @@ import urllib.request
 from functools import cache
 from typing import Any
 
+from airflow_provider_spotbatch.backends.aws.quotas import quota_class
 from airflow_provider_spotbatch.backends.settings import Settings
 from tests.cloud.cloudbox.images import IMAGES
 from tests.cloud.cloudbox.moto import Moto
@@ -70,7 +71,7 @@ def one_pool(ec2: Any, image: str) -> dict[str, Any]:
         "usd_per_hour": 0.05,
         "pools": [["m5.xlarge", subnet["AvailabilityZone"], 0.04, "x86_64"]],
         "disk_gb": 8.0,
-        "least_vcpus": 2,
+        "least_vcpus": {quota_class("m5.xlarge"): 2},
         "subnets": {subnet["AvailabilityZone"]: [subnet["SubnetId"]]},
         "images": {"x86_64": {"id": image, "root_device": "/dev/xvda"}},
     }

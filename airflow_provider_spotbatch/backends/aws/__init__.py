@@ -2,17 +2,17 @@
 
 What is Amazon's stays in this folder. Its parts, from the SDK upwards::
 
-    clients verdicts quotas        calls and what their refusals mean
+    clients verdicts quotas refusals               calls and what their refusals mean
     facts machine_types prices images subnets      what a region has, kept in the store for a while
     regions instances              what the jobs of a process share
-    launch_template fleet queue notices checks     the ports
+    pools launch_template fleet queue notices checks     the ports
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -25,13 +25,19 @@ from airflow_provider_spotbatch.backends.aws.instances import STORE_TAG
 from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup
 from airflow_provider_spotbatch.backends.aws.notices import Ec2Notices
 from airflow_provider_spotbatch.backends.aws.queue import SqsQueue, queue_prefix
+from airflow_provider_spotbatch.backends.aws.quotas import least_vcpus_of
 from airflow_provider_spotbatch.backends.aws.regions import Region, shared_region
 from airflow_provider_spotbatch.backends.aws.secrets import secret_value
 from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_RUNTIME_DAYS
 from airflow_provider_spotbatch.backends.aws.user_data import user_data
 from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.local import local_root
-from airflow_provider_spotbatch.backends.machine_sizing import launchable_architectures, plan_machines
+from airflow_provider_spotbatch.backends.machine_sizing import (
+    MachinePlan,
+    MachineType,
+    launchable_architectures,
+    plan_machines,
+)
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.backends.store import Store, open_store
 from airflow_provider_spotbatch.job.boot import Boot
@@ -156,9 +162,10 @@ class AwsBackend:
             for price in await self._region.prices(purchase)
             if price.zone in subnets
         ]
+        types = await self._region.types()
         plans = await asyncio.to_thread(
             plan_machines,
-            await self._region.types(),
+            types,
             prices,
             resources,
             concurrency=concurrency,
@@ -168,7 +175,10 @@ class AwsBackend:
             max_instances=self._max_instances,
         )
         on_demand = await self._on_demand()
-        return [_pinned(plan.offer(), subnets, images, on_demand) for plan in plans]
+        least = {purchase: _least_vcpus(purchase, plans, types) for purchase in purchases}
+        pinned = [_pinned(plan.offer(), subnets, images, on_demand, least[plan.purchase]) for plan in plans]
+        estimated = await self._region.estimated_types()
+        return [replace(offer, estimated=bool(estimated.intersection(offer.types))) for offer in pinned]
 
     async def _on_demand(self) -> dict[str, float]:
         """Type → US dollars per hour, in the zone where it is cheapest."""
@@ -246,19 +256,27 @@ def _store_options(place: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _least_vcpus(purchase: str, plans: Sequence[MachinePlan], types: Iterable[MachineType]) -> dict[str, int]:
+    """Class of families → vCPUs of the smallest type in any of the plans: below it is below one machine."""
+    usable = {type_ for plan in plans if plan.purchase == purchase for type_ in plan.types}
+    return least_vcpus_of(type_ for type_ in types if type_.name in usable)
+
+
 def _pinned(
     offer: Offer,
     subnets: dict[str, list[str]],
     images: dict[str, dict[str, str]],
     on_demand: dict[str, float],
+    least_vcpus: dict[str, int],
 ) -> Offer:
     """The offer with where and what its machines are, so that a repeated call asks for the same, and with
-    what its types cost on demand, for the account at the end."""
+    what its types cost on demand, for the account at the end. Its request is then what ``pools`` reads."""
     request = dict(offer.request or {})
     zones = {zone for _, zone, *_ in request["pools"]}
     architectures = {architecture for *_, architecture in request["pools"]}
     request["subnets"] = {zone: subnets[zone] for zone in sorted(zones)}
     request["images"] = {each: images[each] for each in sorted(architectures)}
     request["on_demand"] = {type_: on_demand[type_] for type_ in offer.types if type_ in on_demand}
+    request["least_vcpus"] = least_vcpus
     cheapest = min(request["on_demand"].values(), default=0.0)
     return replace(offer, request=request, on_demand_usd_per_hour=cheapest)

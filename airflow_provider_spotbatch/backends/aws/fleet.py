@@ -22,10 +22,20 @@ from airflow_provider_spotbatch.backends.aws.launch_template import (
     template_data,
     template_name,
 )
-from airflow_provider_spotbatch.backends.aws.quotas import explained, quota_class
-from airflow_provider_spotbatch.backends.aws.verdicts import LAUNCHING, VCPU_QUOTAS, verdict
+from airflow_provider_spotbatch.backends.aws.pools import (
+    architectures,
+    on_demand_price,
+    overrides,
+    price,
+    zone_of,
+)
+from airflow_provider_spotbatch.backends.aws.refusals import (
+    override_of,
+    refusal_of_launch,
+    refusals_of_pools,
+)
 from airflow_provider_spotbatch.job.boot import Boot
-from airflow_provider_spotbatch.job.errors import CloudUnavailable, QuotaExceeded, Refusal
+from airflow_provider_spotbatch.job.errors import CloudUnavailable, Refusal
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import PENDING, Instance, LaunchOutcome, LaunchRecord
 from airflow_provider_spotbatch.job.policy import SPOT
@@ -33,30 +43,16 @@ from airflow_provider_spotbatch.job.policy import SPOT
 VISIBILITY_SECONDS = 30.0
 """Listings of EC2 are eventually consistent: usually within a second or two; a minute was never seen."""
 
-OVERRIDES = 300
-"""Types and subnets of one request at most (EC2 User Guide, "EC2 Fleet quotas")."""
-
 TERMINATED_AT_ONCE = 500
-
-NAMED = 6
-"""Types that a message names."""
 
 TEMPLATE_EXISTS = "InvalidLaunchTemplateName.AlreadyExistsException"
 TEMPLATE_GONE = frozenset({"InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException"})
-OF_EVERY_POOL = "InvalidParameterValue"
-"""Of a type that does not go with the rest of the request, but also of an instance profile that does not
-exist: then no pool gives a machine, and none tells anything else."""
-
 OTHER_PARAMETERS = "IdempotentParameterMismatch"
 NOT_FOUND = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 
 
 class Ec2Fleet:
-    """See :class:`~airflow_provider_spotbatch.backends.base.Fleet`.
-
-    A record's request holds ``pools``, ``disk_gb`` and ``least_vcpus`` of its plan, and what was pinned with
-    them: ``subnets`` (zone → ids) and ``images`` (architecture → ``id``, ``root_device``).
-    """
+    """See :class:`~airflow_provider_spotbatch.backends.base.Fleet`."""
 
     visibility_bound = VISIBILITY_SECONDS
 
@@ -87,13 +83,14 @@ class Ec2Fleet:
         except ErrorCode:
             return await self._launched_otherwise(record)
         except Refusal as refusal:
-            return LaunchOutcome(refusals=(await self._explained(record, refusal),))
+            return LaunchOutcome(refusals=(await refusal_of_launch(self._clients, record, refusal),))
         finally:
             self._instances.forget()
         machines = _machines_of(record, answer)
         if len(machines) == len(record.slots):
             return LaunchOutcome(machines)  # what some pools refused, others had
-        refusals = await self._refusals(record, answer.get("Errors", []), len(machines))
+        errors = answer.get("Errors", [])
+        refusals = await refusals_of_pools(self._clients, record, errors, len(machines))
         return LaunchOutcome(machines, tuple(refusals))
 
     async def describe(self) -> list[Instance]:
@@ -124,10 +121,8 @@ class Ec2Fleet:
         found = await self._instances.of_launch(self._run.tag, record.number)
         return [
             replace(
-                instance_of(
-                    each, _price(record, each["InstanceType"], each["Placement"]["AvailabilityZone"])
-                ),
-                on_demand_usd_per_hour=_on_demand_price(record, each["InstanceType"]),
+                instance_of(each, price(record, each["InstanceType"], each["Placement"]["AvailabilityZone"])),
+                on_demand_usd_per_hour=on_demand_price(record, each["InstanceType"]),
             )
             for each in found
         ]
@@ -146,7 +141,7 @@ class Ec2Fleet:
         boot = self._boot.for_machine(
             "", record.number, record.slots[0], record.memory_class, "", record.lifetime_seconds
         )
-        for architecture in _architectures(record):
+        for architecture in architectures(record):
             try:
                 await self._clients.call(
                     "ec2",
@@ -207,46 +202,14 @@ class Ec2Fleet:
                     },
                     "Overrides": [
                         {"InstanceType": type_, "SubnetId": subnet}
-                        for type_, subnet, its in _overrides(record)
+                        for type_, subnet, its in overrides(record)
                         if its == architecture
                     ],
                 }
-                for architecture in _architectures(record)
+                for architecture in architectures(record)
             ],
             **options,
         )
-
-    # --- refusals ------------------------------------------------------------------------------------
-
-    async def _refusals(
-        self, record: LaunchRecord, errors: Iterable[Mapping[str, Any]], machines: int
-    ) -> list[Refusal]:
-        """One for each error code, and for each quota: a fleet tells an error for every type and subnet.
-        ``machines``: how many it gave beside them."""
-        told: dict[tuple[str, str], tuple[str, list[str]]] = {}
-        for error in errors:
-            code = str(error.get("ErrorCode", "UnfulfillableCapacity"))
-            type_ = _override_of(error).get("InstanceType", "")
-            quota = quota_class(type_) if code in VCPU_QUOTAS else ""
-            message, types = told.setdefault((code, quota), (str(error.get("ErrorMessage", "")), []))
-            if type_ and type_ not in types:
-                types.append(type_)
-        if not told:
-            told["UnfulfillableCapacity", ""] = ("EC2 gave fewer machines than were asked for", [])
-        of_a_pool = {code for code, _ in told} != {OF_EVERY_POOL} or machines > 0
-        refusals = []
-        for (code, _), (message, types) in told.items():
-            meant = verdict(code, f"{message}{_named(types)}", LAUNCHING, of_a_pool=of_a_pool)
-            if isinstance(meant, Refusal):
-                refusals.append(await self._explained(record, meant, types))
-        return refusals
-
-    async def _explained(self, record: LaunchRecord, refusal: Refusal, types: Sequence[str] = ()) -> Refusal:
-        if not isinstance(refusal, QuotaExceeded) or refusal.code not in VCPU_QUOTAS:
-            return refusal
-        of_types = types or [type_ for type_, *_ in _overrides(record)]
-        least = int(record.request["least_vcpus"])
-        return await explained(self._clients, refusal, of_types, record.purchase, least)
 
 
 def client_token(store: str, run: Run, record: LaunchRecord) -> str:
@@ -281,62 +244,22 @@ async def delete_templates(clients: Clients, templates: Iterable[Mapping[str, An
             continue
 
 
-def _overrides(record: LaunchRecord) -> list[tuple[str, str, str]]:
-    """Type, subnet and architecture of all that may be given, the cheapest pools first."""
-    subnets = record.request["subnets"]
-    found = [
-        (type_, subnet, architecture)
-        for type_, zone, _, architecture in record.request["pools"]
-        for subnet in subnets.get(zone, ())
-    ]
-    return found[:OVERRIDES]
-
-
-def _architectures(record: LaunchRecord) -> list[str]:
-    return sorted({architecture for _, _, architecture in _overrides(record)})
-
-
 def _machines_of(record: LaunchRecord, answer: Mapping[str, Any]) -> tuple[Instance, ...]:
     """The machines in a fleet's answer, with their prices."""
-    zones = {subnet: zone for zone, subnets in record.request["subnets"].items() for subnet in subnets}
     machines = []
     for given in answer.get("Instances", []):
-        override = _override_of(given)
-        zone = zones.get(override.get("SubnetId", ""), "")
+        override = override_of(given)
         type_ = str(given.get("InstanceType") or override.get("InstanceType", ""))
-        price, on_demand = _price(record, type_, zone), _on_demand_price(record, type_)
+        usd_per_hour = price(record, type_, zone_of(record, override.get("SubnetId", "")))
         machines += [
             Instance(
                 each,
                 record.number,
                 PENDING,
                 record.slots[0],
-                usd_per_hour=price,
-                on_demand_usd_per_hour=on_demand,
+                usd_per_hour=usd_per_hour,
+                on_demand_usd_per_hour=on_demand_price(record, type_),
             )
             for each in given["InstanceIds"]
         ]
     return tuple(machines)
-
-
-def _override_of(part: Mapping[str, Any]) -> dict[str, str]:
-    overrides: dict[str, str] = part.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
-    return overrides
-
-
-def _price(record: LaunchRecord, type_: str, zone: str) -> float:
-    """In US dollars per hour when the record was written; of the dearest where EC2 gave something else."""
-    prices = {(pool[0], pool[1]): float(pool[2]) for pool in record.request["pools"]}
-    return prices.get((type_, zone), record.usd_per_hour)
-
-
-def _on_demand_price(record: LaunchRecord, type_: str) -> float:
-    """In US dollars per hour, 0 where it is not known."""
-    return float(record.request.get("on_demand", {}).get(type_, 0.0))
-
-
-def _named(types: Sequence[str]) -> str:
-    if not types:
-        return ""
-    more = f" and {len(types) - NAMED} more" if len(types) > NAMED else ""
-    return f" ({', '.join(types[:NAMED])}{more})"

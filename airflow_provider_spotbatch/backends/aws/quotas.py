@@ -6,9 +6,10 @@ Codes: Service Quotas, service ``ec2``, "All … Spot Instance Requests" and "Ru
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_provider_spotbatch.backends.aws.clients import Clients
+from airflow_provider_spotbatch.backends.machine_sizing import MachineType
 from airflow_provider_spotbatch.job.errors import QuotaExceeded, SpotBatchError
 from airflow_provider_spotbatch.job.policy import SPOT
 
@@ -45,12 +46,26 @@ def quota_code(class_: str, purchase: str) -> str:
     return spot if purchase == SPOT else on_demand
 
 
+def least_vcpus_of(types: Iterable[MachineType]) -> dict[str, int]:
+    """Class of families → vCPUs of its smallest type."""
+    least: dict[str, int] = {}
+    for type_ in types:
+        class_ = quota_class(type_.name)
+        least[class_] = min(type_.vcpus, least.get(class_, type_.vcpus))
+    return least
+
+
 async def explained(
-    clients: Clients, refusal: QuotaExceeded, types: Sequence[str], purchase: str, least_vcpus: int
+    clients: Clients,
+    refusal: QuotaExceeded,
+    types: Sequence[str],
+    purchase: str,
+    least_vcpus: Mapping[str, int],
 ) -> QuotaExceeded:
     """The refusal with the quota that stands in the way, what it is now and the command that raises it.
 
-    ``least_vcpus``: of the smallest machine that would do; a quota below it makes the refusal fatal.
+    ``least_vcpus``: class → of the smallest machine that would do. Fatal where the quotas of all of them are
+    below that: while one class has room there is something to wait for.
     """
     class_ = quota_class(types[0]) if types else _STANDARD
     code = quota_code(class_, purchase)
@@ -67,8 +82,22 @@ async def explained(
             f"--desired-value {wanted} --region {clients.region}"
         ),
         code=refusal.code,
-        below_one_machine=now is not None and now < least_vcpus,
+        below_one_machine=_is_below(now, class_, least_vcpus)
+        and await _others_are_below(clients, class_, purchase, least_vcpus),
     )
+
+
+async def _others_are_below(
+    clients: Clients, class_: str, purchase: str, least_vcpus: Mapping[str, int]
+) -> bool:
+    for other in sorted(set(least_vcpus) - {class_}):
+        if not _is_below(await _quota(clients, quota_code(other, purchase)), other, least_vcpus):
+            return False
+    return True
+
+
+def _is_below(vcpus: float | None, class_: str, least_vcpus: Mapping[str, int]) -> bool:
+    return vcpus is not None and vcpus < least_vcpus.get(class_, 1)
 
 
 async def _quota(clients: Clients, code: str) -> float | None:

@@ -178,6 +178,12 @@ def _permission(message: str, operation: str) -> str:
     return f"Allow {asked} for {named['who']}"
 
 
+def is_about_the_whole(code: str) -> bool:
+    """Whether a refusal of one pool for good holds for all that a request names: what is wrong is the
+    connection, the account or what they may do."""
+    return code in WRONG or code in DENIED or code in ACCOUNT or is_about_credentials(code)
+
+
 def is_about_credentials(code: str) -> bool:
     """Whether the credentials themselves were refused, not what they were used for."""
     return code in CREDENTIALS

@@ -234,14 +234,6 @@ def test_smaller_machines_are_offered_for_the_remainder() -> None:
     assert {plan.slots for plan in found} == {2, 4, 8, 16, 32, 64}
 
 
-def test_a_quota_is_below_one_machine_if_it_is_below_the_smallest_of_any_plan() -> None:
-    types = family("m6", (2, 4, 8, 16))
-    found = plans(types, prices_of(types), Resources(cpus=3, memory_gb=2), concurrency=32)
-    assert {plan.least_vcpus for plan in found} == {4}
-    assert found[0].offer().request is not None
-    assert found[0].offer().request["least_vcpus"] == 4
-
-
 def test_names_of_offers_are_unique_and_do_not_follow_the_price() -> None:
     types, prices = recorded()
     dearer = [replace(price, usd_per_hour=price.usd_per_hour * 1.1) for price in prices]

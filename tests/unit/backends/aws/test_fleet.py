@@ -15,6 +15,7 @@ from botocore.exceptions import ReadTimeoutError
 from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet
 from airflow_provider_spotbatch.backends.aws.instances import Instances
 from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup, template_data
+from airflow_provider_spotbatch.backends.aws.quotas import quota_class, quota_code
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import (
     AccessDenied,
@@ -32,6 +33,7 @@ from tests.unit.backends.aws.sdk import Sdk
 
 STORE = "s3://bucket/prefix"
 RUN = Run(Generation("job-0123456789abcdef", 2), 3)
+STANDARD = quota_class("m6i.large")
 SETUP = MachineSetup(STORE, "machines", ("sg-1",), tags={"team": "film", "spotbatch:run": "not ours"})
 REQUEST = {
     "usd_per_hour": 0.09,
@@ -46,7 +48,7 @@ REQUEST = {
         "x86_64": {"id": "ami-x86", "root_device": "/dev/sda1"},
     },
     "disk_gb": 12.5,
-    "least_vcpus": 2,
+    "least_vcpus": {STANDARD: 2},
 }
 
 
@@ -284,6 +286,10 @@ class TestAnswer:
         outcome = launched(Sdk(CreateFleet={**others, "Errors": errors}))
         assert {type(each) for each in outcome.refusals} == {NoCapacity}
 
+    def test_where_ec2_fails_in_a_pool_others_are_tried(self) -> None:
+        [refusal] = launched(Sdk(CreateFleet={"Errors": [error("InternalError")]})).refusals
+        assert isinstance(refusal, NoCapacity)
+
     @pytest.mark.parametrize(
         ("code", "kind"),
         [
@@ -313,6 +319,57 @@ class TestAnswer:
             launched(Sdk(CreateFleet=failure))
 
 
+EVERY_POOL = [("m6g.large", "subnet-a"), ("m6i.large", "subnet-b"), ("m6i.large", "subnet-b2")]
+
+
+class TestRefusalsOfSomePools:
+    """What one pool refuses for good stops no job that other pools may run."""
+
+    def refusals(self, sdk: Sdk, machines: int = 1, **changed: Any) -> tuple[Refusal, ...]:
+        return launched(sdk, record(machines, **changed)).refusals
+
+    def test_a_quota_below_one_machine_beside_given_machines_is_a_want_of_capacity(self) -> None:
+        pools = [*REQUEST["pools"], ["x2iedn.xlarge", "us-east-2a", 0.05, "x86_64"]]  # type: ignore[misc]
+        answer = {
+            "Instances": [given("m6g.large", "subnet-a", *(f"i-{n}" for n in range(6)))],
+            "Errors": [error("MaxSpotInstanceCountExceeded", "x2iedn.xlarge", "subnet-a")],
+        }
+        sdk = Sdk(CreateFleet=answer, GetServiceQuota={"Quota": {"Value": 0.0}})
+        least = {STANDARD: 2, "X": 4}
+        [refusal] = self.refusals(sdk, 8, pools=pools, least_vcpus=least)
+        assert isinstance(refusal, NoCapacity)
+        assert "x2iedn.xlarge" in refusal.message
+        assert "--quota-code L-E3A00192" in refusal.remedy
+
+    @pytest.mark.parametrize("code", ["UnsupportedOperation", "UnauthorizedOperation"])
+    def test_a_wrong_pool_beside_given_machines_is_a_want_of_capacity(self, code: str) -> None:
+        answer = {"Instances": [given("m6g.large", "subnet-a", "i-1")], "Errors": [error(code)]}
+        [refusal] = self.refusals(Sdk(CreateFleet=answer), 2)
+        assert (type(refusal), refusal.code) == (NoCapacity, code)
+
+    def test_a_wrong_pool_is_no_end_while_others_were_not_told_of(self) -> None:
+        [refusal] = self.refusals(Sdk(CreateFleet={"Errors": [error("UnsupportedOperation")]}))
+        assert isinstance(refusal, NoCapacity)
+
+    def test_it_is_one_where_every_pool_is_wrong(self) -> None:
+        errors = [error("UnsupportedOperation", *pool) for pool in EVERY_POOL]
+        [refusal] = self.refusals(Sdk(CreateFleet={"Errors": errors}))
+        assert isinstance(refusal, BadRequest)
+
+    def test_nor_is_it_where_one_of_them_lacks_capacity(self) -> None:
+        wrong, scarce = EVERY_POOL[:2], EVERY_POOL[2]
+        errors = [error("UnsupportedOperation", *pool) for pool in wrong]
+        errors.append(error("InsufficientInstanceCapacity", *scarce))
+        refusals = self.refusals(Sdk(CreateFleet={"Errors": errors}))
+        assert [type(each) for each in refusals] == [NoCapacity, NoCapacity]
+
+
+GPUS = {
+    "pools": [["g5.xlarge", "us-east-2a", 0.5, "x86_64"], ["p3.2xlarge", "us-east-2b", 0.9, "x86_64"]],
+    "least_vcpus": {"G and VT": 4, "P": 8},
+}
+
+
 class TestQuotas:
     def refusal(self, quota: Any, **changed: Any) -> QuotaExceeded:
         answer = {"Errors": [error("MaxSpotInstanceCountExceeded", **changed)]}
@@ -340,6 +397,37 @@ class TestQuotas:
         message = "You have requested more vCPU capacity than your current vCPU limit of 0 allows"
         assert self.refusal("AccessDeniedException", message=message).fatal
         assert not self.refusal("AccessDeniedException").fatal
+
+    def of_gpus(self, quotas: dict[str, float], *errors: dict[str, Any]) -> tuple[Refusal, ...]:
+        """``quotas``: of spot, by class."""
+
+        def quota(ServiceCode: str, QuotaCode: str) -> dict[str, Any]:
+            return {"Quota": {"Value": {quota_code(c, "spot"): v for c, v in quotas.items()}[QuotaCode]}}
+
+        sdk = Sdk(CreateFleet={"Errors": list(errors)}, GetServiceQuota=quota)
+        return launched(sdk, record(1, **GPUS)).refusals
+
+    def test_it_is_not_fatal_while_another_class_has_room(self) -> None:
+        refusals = self.of_gpus(
+            {"G and VT": 64.0, "P": 0.0},
+            error("InsufficientInstanceCapacity", "g5.xlarge", "subnet-a"),
+            error("MaxSpotInstanceCountExceeded", "p3.2xlarge", "subnet-b"),
+        )
+        assert [type(each) for each in refusals] == [NoCapacity, QuotaExceeded]
+        assert not any(each.fatal for each in refusals)
+
+    @pytest.mark.parametrize(("of_g", "fatal"), [(0.0, True), (3.0, True), (4.0, False)])
+    def test_each_class_has_a_smallest_machine_of_its_own(self, of_g: float, fatal: bool) -> None:
+        told = error("MaxSpotInstanceCountExceeded", "p3.2xlarge", "subnet-b")
+        [refusal] = self.of_gpus({"G and VT": of_g, "P": 4.0}, told)
+        assert refusal.fatal is fatal
+
+    @pytest.mark.parametrize(("vcpus", "fatal"), [(1.0, True), (2.0, False)])
+    def test_records_of_earlier_releases_know_one_smallest_machine(self, vcpus: float, fatal: bool) -> None:
+        answer = {"Errors": [error("MaxSpotInstanceCountExceeded")]}
+        sdk = Sdk(CreateFleet=answer, GetServiceQuota={"Quota": {"Value": vcpus}})
+        [refusal] = launched(sdk, record(least_vcpus=2)).refusals
+        assert refusal.fatal is fatal
 
 
 class TestRepeatedLaunch:

@@ -15,6 +15,7 @@ from airflow_provider_spotbatch.backends.aws import AwsBackend
 from airflow_provider_spotbatch.backends.aws.facts import Facts
 from airflow_provider_spotbatch.backends.aws.machine_types import machine_type
 from airflow_provider_spotbatch.backends.aws.prices import ask_on_demand, ask_spot, estimated
+from airflow_provider_spotbatch.backends.aws.quotas import quota_class
 from airflow_provider_spotbatch.backends.machine_sizing import MachineType
 from airflow_provider_spotbatch.backends.memory import MemoryCloud
 from airflow_provider_spotbatch.job.boot import Boot
@@ -254,6 +255,13 @@ class TestOffers:
         purchases = [offer.purchase for offer in offers]
         assert purchases == sorted(purchases, reverse=True)
         assert set(purchases) == {"spot", "on-demand"}
+
+    def test_the_smallest_machine_is_known_by_class_of_quota(self, moto: Moto) -> None:
+        backend = opened(moto, "least")
+        resources = Resources(cpus=3, instance_types=("m5.*", "c5.*", "x1e.*"))
+        of_spot, *others = (offer.request["least_vcpus"] for offer in self.offers(backend, resources))
+        assert of_spot == {quota_class("m5.large"): 4, "X": 4}
+        assert all(each == of_spot for each in others)
 
     def test_an_image_that_does_not_exist_is_named(self, moto: Moto) -> None:
         backend = AwsBackend(aws_settings(moto, "no-image", image=["/no/such/parameter"]))
