@@ -228,6 +228,11 @@ class Backend(Protocol):
         """What an agent needs to open this backend's queue and notices: no secrets."""
         ...
 
+    def in_region(self, region: str) -> Backend:
+        """The same connection, whose machines and queues are those of another region; its store stays where
+        it is. Does no I/O. Raises InvalidInput where this place has no regions."""
+        ...
+
     def continues_elsewhere(self) -> str | None:
         """None if any Airflow process can drive a run; else what identifies this machine and its
         view of the store: a trigger that finds another identity leaves the run to the worker."""

@@ -123,6 +123,9 @@ class LocalBackend:
     def boot_options(self) -> dict[str, Any]:
         return {"path": self.root}
 
+    def in_region(self, region: str) -> LocalBackend:
+        raise InvalidInput(f"backend {self.name} has no regions: leave {region!r} out")
+
     def continues_elsewhere(self) -> str | None:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot_id = file.read().strip()

@@ -437,6 +437,9 @@ class MemoryBackend:
     def boot_options(self) -> dict[str, Any]:
         return {"cloud": self.cloud.name}
 
+    def in_region(self, region: str) -> MemoryBackend:
+        raise InvalidInput(f"backend {self.name} has no regions: leave {region!r} out")
+
     def continues_elsewhere(self) -> str | None:
         return f"process {os.getpid()}"
 

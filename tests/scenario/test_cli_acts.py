@@ -181,6 +181,11 @@ def test_a_sweep_tells_what_it_would_end_then_ends_it(site: Site, command: Comma
     assert site.processes == []
 
 
+def test_a_region_where_there_are_none_is_refused(site: Site, command: Command) -> None:
+    assert command("sweep", "--region", "us-west-2") == 1
+    assert "backend local has no regions: leave 'us-west-2' out" in command.err
+
+
 # --- clean -------------------------------------------------------------------------------------------
 
 

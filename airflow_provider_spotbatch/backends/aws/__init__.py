@@ -77,6 +77,7 @@ class AwsBackend:
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
+        self._settings = settings
         self.root = local_root(options.get("path"))
         self.store_uri = settings.store
         self._place: dict[str, Any] = {
@@ -213,6 +214,10 @@ class AwsBackend:
 
     def boot_options(self) -> dict[str, Any]:
         return dict(self._place)
+
+    def in_region(self, region: str) -> AwsBackend:
+        options = {**self._settings.options, "region": region}
+        return AwsBackend(replace(self._settings, options=options, store_options=self.store_options))
 
     def continues_elsewhere(self) -> str | None:
         return None

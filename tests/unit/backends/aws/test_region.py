@@ -13,11 +13,19 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from airflow_provider_spotbatch.backends.aws import AwsBackend
 from airflow_provider_spotbatch.backends.aws.facts import Facts
+from airflow_provider_spotbatch.backends.aws.instances import (
+    LAUNCH_TAG,
+    RUN_TAG,
+    SLOTS_TAG,
+    STORE_TAG,
+    tag_list,
+)
 from airflow_provider_spotbatch.backends.aws.machine_types import machine_type
 from airflow_provider_spotbatch.backends.aws.prices import ask_on_demand, ask_spot, estimated
 from airflow_provider_spotbatch.backends.aws.quotas import quota_class
 from airflow_provider_spotbatch.backends.machine_sizing import MachineType
 from airflow_provider_spotbatch.backends.memory import MemoryCloud
+from airflow_provider_spotbatch.cli import main, place
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.keys import Generation, Run, facts
@@ -331,7 +339,7 @@ class TestSweep:
         assert main(["sweep", "--json", "--region", "us-west-2", "--region", REGION]) == 0
         swept = json.loads(capsys.readouterr().out)
         assert (swept["machines"], swept["queues"]) == ([machine], [RUN.queue(0)])
-        assert store.uri == AwsBackend(settings).open_store().uri
+        assert before.store_options["region"] == REGION, "the store stays where it is"
 
 
 class TestTemplates:
