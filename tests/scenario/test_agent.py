@@ -205,8 +205,7 @@ def test_an_agent_that_its_queue_never_answers_says_so_and_ends_as_a_broken_mach
     async def scenario() -> None:
         job = noting_job(tmp_path, 1, idle_timeout=60.0)
         await job.submit()
-        queue = Path(LocalMachine(job.boot).queue(RUN, 0).path)
-        await asyncio.to_thread(queue.write_bytes, b"no database" * 100)
+        await asyncio.to_thread(_take_away, Path(LocalMachine(job.boot).queue(RUN, 0).path))
         agent = asyncio.ensure_future(job.run_agent())
 
         async def told() -> bool:
@@ -214,13 +213,19 @@ def test_an_agent_that_its_queue_never_answers_says_so_and_ends_as_a_broken_mach
             return data is not None and b"no chunk can be leased" in bytes(data)
 
         await eventually(told, "word of the queue")
-        with pytest.raises(MachineFailed, match="is damaged"):
+        with pytest.raises(MachineFailed, match="cannot be used"):
             await asyncio.wait_for(agent, 20)
         report = await job.report()
         assert (report.state, report.held) == (ENDED, ())
-        assert "is damaged" in report.boot_log
+        assert "cannot be used" in report.boot_log
 
     asyncio.run(scenario())
+
+
+def _take_away(queue: Path) -> None:
+    for file in queue.parent.glob(f"{queue.name}*"):
+        file.unlink()
+    queue.mkdir()
 
 
 def test_many_ended_chunks_are_sealed_and_none_is_told_twice(tmp_path: Path) -> None:
