@@ -409,6 +409,19 @@ class TestFleets:
         assert len(fleet["Errors"]) == 6
         assert {error["ErrorCode"] for error in fleet["Errors"]} == {"InsufficientInstanceCapacity"}
 
+    def test_two_subnets_of_one_zone_are_refused(self, box: Cloudbox, launches: Launches) -> None:
+        ec2 = box.client("ec2")
+        zone = f"{box.region}a"
+        [first] = ec2.describe_subnets(SubnetIds=[launches.subnets[zone]])["Subnets"]
+        second = ec2.create_subnet(VpcId=first["VpcId"], CidrBlock="172.31.200.0/24", AvailabilityZone=zone)
+        launches.subnets["second"] = second["Subnet"]["SubnetId"]
+        try:
+            with refused("InvalidFleetConfig"):
+                launches.fleet(launches.template(SLEEPS), types=("m5.large", "c5.large"))
+        finally:
+            ec2.delete_subnet(SubnetId=launches.subnets.pop("second"))
+        assert box.machines() == []
+
     def test_room_comes_back_with_a_machine_that_ended(self, box: Cloudbox, launches: Launches) -> None:
         box.set_room(0)
         box.set_room(1, zone=f"{box.region}a")

@@ -1,8 +1,9 @@
 """What a launch record holds for EC2: which machines may be given where, and at what price. Pure.
 
 A record's request holds ``pools`` and ``disk_gb`` of its plan, and what was pinned with them: ``subnets``
-(zone → ids), ``images`` (architecture → what ``ask_images`` tells), ``on_demand`` (type → US dollars per
-hour) and ``least_vcpus`` (class of families → vCPUs of its smallest type that the job could use).
+(zone → ids, those with most room first), ``images`` (architecture → what ``ask_images`` tells),
+``on_demand`` (type → US dollars per hour) and ``least_vcpus`` (class of families → vCPUs of its smallest type
+that the job could use).
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ from airflow_provider_spotbatch.backends.aws.quotas import quota_class
 from airflow_provider_spotbatch.job.launches import LaunchRecord
 
 OVERRIDES = 300
-"""Types and subnets of one request at most (EC2 User Guide, "EC2 Fleet quotas")."""
+"""Types in zones of one request at most (EC2 User Guide, "EC2 Fleet quotas")."""
 
 
 def overrides(record: LaunchRecord) -> list[tuple[str, str, str]]:
-    """Type, subnet and architecture of all that may be given, the cheapest pools first."""
-    subnets = record.request["subnets"]
+    """Type, subnet and architecture of all that may be given, the cheapest pools first.
+
+    A request may name one subnet of a zone (EC2 User Guide, "EC2 Fleet limitations"), so a zone's subnets
+    take turns from launch to launch: where one is full, the next launch asks for another.
+    """
+    subnets = {
+        zone: ids[(record.number - 1) % len(ids)] for zone, ids in record.request["subnets"].items() if ids
+    }
     found = [
-        (type_, subnet, architecture)
+        (type_, subnets[zone], architecture)
         for type_, zone, _, architecture in record.request["pools"]
-        for subnet in subnets.get(zone, ())
+        if zone in subnets
     ]
     return found[:OVERRIDES]
 

@@ -7,6 +7,9 @@
   (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateFleet.html). moto uses the first.
 - Weighted capacity is filled up to the target or above it
   (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-instance-weighting.html). moto rounds down.
+- A request may not name two subnets of one zone
+  (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/manage-ec2-fleet.html, "EC2 Fleet limitations"; the
+  error as in https://github.com/aws-samples/aws-plugin-for-slurm/issues/19). moto takes them.
 - All of the launch template counts (moto's fleets leave out the role, the shutdown behaviour, metadata).
 """
 
@@ -106,6 +109,7 @@ class Fleets:
 
     def _create(self, call: Call) -> dict[str, Any]:
         choices = self._choices(call)
+        _check_subnets(choices, call.operation)
         instances: dict[int, dict[str, Any]] = {}
         errors: dict[tuple[int, str], dict[str, Any]] = {}
         for lifecycle, target in _targets(call.parameters["TargetCapacitySpecification"]).items():
@@ -171,6 +175,15 @@ class Fleets:
         self._pools.held_by(instance, choice.machine_type, choice.zone)
         self._launched(call.region, instance)
         return instance
+
+
+def _check_subnets(choices: list[_Choice], operation: str) -> None:
+    subnets: dict[str, str] = {}
+    for choice in choices:
+        subnet = choice.override.get("SubnetId", "")
+        if subnet and subnets.setdefault(choice.zone, subnet) != subnet:
+            words = "The fleet configuration contains duplicate instance pools."
+            raise ClientError({"Error": {"Code": "InvalidFleetConfig", "Message": words}}, operation)
 
 
 def _as_ec2_says(error: ClientError) -> tuple[str, str]:

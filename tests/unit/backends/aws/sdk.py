@@ -68,6 +68,7 @@ OPERATIONS = (
     "DescribeInstances",
     "DescribeLaunchTemplates",
     "DescribeSpotPriceHistory",
+    "DescribeSubnets",
     "GetCallerIdentity",
     "GetParameter",
     "GetProducts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def listing(*instances: dict[str, Any]) -> dict[str, Any]:
 
 
 class TestRequest:
-    def test_it_asks_for_all_types_in_all_subnets_of_their_zone(self) -> None:
+    def test_it_asks_for_all_types_in_their_zones(self) -> None:
         sdk = Sdk()
         launched(sdk)
         [asked] = sdk.asked("CreateFleet")
@@ -125,16 +126,27 @@ class TestRequest:
             ]
             for config in asked["LaunchTemplateConfigs"]
         }
-        assert overrides == {
-            "arm64": [("m6g.large", "subnet-a")],
-            "x86-64": [("m6i.large", "subnet-b"), ("m6i.large", "subnet-b2")],
-        }
+        assert overrides == {"arm64": [("m6g.large", "subnet-a")], "x86-64": [("m6i.large", "subnet-b")]}
         assert asked["Type"] == "instant"
         assert asked["TargetCapacitySpecification"]["TotalTargetCapacity"] == 2
         assert asked["SpotOptions"] == {
             "AllocationStrategy": "price-capacity-optimized",
             "InstanceInterruptionBehavior": "terminate",
         }
+
+    def test_a_zones_subnets_take_turns_and_a_repeated_request_names_the_same(self) -> None:
+        """EC2 refuses two of one zone in a request, and a subnet may be full."""
+
+        def subnets(number: int) -> set[str]:
+            sdk = Sdk()
+            launched(sdk, replace(record(), number=number))
+            [asked] = sdk.asked("CreateFleet")
+            configs = asked["LaunchTemplateConfigs"]
+            return {override["SubnetId"] for config in configs for override in config["Overrides"]}
+
+        turns = [subnets(number) for number in (1, 1, 2, 3)]
+        first, second = {"subnet-a", "subnet-b"}, {"subnet-a", "subnet-b2"}
+        assert turns == [first, first, second, first]
 
     def test_on_demand_machines_are_the_cheapest(self) -> None:
         sdk = Sdk()
@@ -319,17 +331,19 @@ class TestAnswer:
             launched(Sdk(CreateFleet=failure))
 
 
-EVERY_POOL = [("m6g.large", "subnet-a"), ("m6i.large", "subnet-b"), ("m6i.large", "subnet-b2")]
+EVERY_POOL = [("m6g.large", "subnet-a"), ("m6i.large", "subnet-b"), ("m6i.xlarge", "subnet-b")]
 
 
 class TestRefusalsOfSomePools:
     """What one pool refuses for good stops no job that other pools may run."""
 
+    POOLS = (*REQUEST["pools"], ["m6i.xlarge", "us-east-2b", 0.05, "x86_64"])  # type: ignore[misc]
+
     def refusals(self, sdk: Sdk, machines: int = 1, **changed: Any) -> tuple[Refusal, ...]:
-        return launched(sdk, record(machines, **changed)).refusals
+        return launched(sdk, record(machines, **{"pools": self.POOLS, **changed})).refusals
 
     def test_a_quota_below_one_machine_beside_given_machines_is_a_want_of_capacity(self) -> None:
-        pools = [*REQUEST["pools"], ["x2iedn.xlarge", "us-east-2a", 0.05, "x86_64"]]  # type: ignore[misc]
+        pools = [*self.POOLS, ["x2iedn.xlarge", "us-east-2a", 0.05, "x86_64"]]
         answer = {
             "Instances": [given("m6g.large", "subnet-a", *(f"i-{n}" for n in range(6)))],
             "Errors": [error("MaxSpotInstanceCountExceeded", "x2iedn.xlarge", "subnet-a")],

@@ -23,6 +23,7 @@ from airflow_provider_spotbatch.backends.aws.instances import (
 from airflow_provider_spotbatch.backends.aws.machine_types import machine_type
 from airflow_provider_spotbatch.backends.aws.prices import ask_on_demand, ask_spot, estimated
 from airflow_provider_spotbatch.backends.aws.quotas import quota_class
+from airflow_provider_spotbatch.backends.aws.subnets import ask_subnets
 from airflow_provider_spotbatch.backends.machine_sizing import MachineType
 from airflow_provider_spotbatch.backends.memory import MemoryCloud
 from airflow_provider_spotbatch.cli import main, place
@@ -147,6 +148,17 @@ class TestMachineTypes:
 
     def test_a_type_without_linux_is_none(self) -> None:
         assert machine_type(listed(ProcessorInfo={"SupportedArchitectures": ["x86_64_mac"]})) is None
+
+
+class TestSubnets:
+    def test_those_with_most_room_come_first(self) -> None:
+        rows = [("subnet-1", "a", 3), ("subnet-2", "a", 200), ("subnet-3", "b", 3), ("subnet-4", "a", 200)]
+        found = [
+            {"SubnetId": subnet, "AvailabilityZone": zone, "AvailableIpAddressCount": free}
+            for subnet, zone, free in rows
+        ]
+        zones = run(ask_subnets(_asking(DescribeSubnets={"Subnets": found}), ["subnet-1"]))
+        assert zones == {"a": ["subnet-2", "subnet-4", "subnet-1"], "b": ["subnet-3"]}
 
 
 class TestPrices:
