@@ -10,8 +10,11 @@ from typing import Any
 from airflow_provider_spotbatch.connection_extra import Extra
 from airflow_provider_spotbatch.job.errors import InvalidInput
 
+TAG_KEY = 128
 TAG_VALUE = 256
-"""Characters of a tag's value at most: machines carry the store's URI as one."""
+TAGS = 43
+"""Characters of a tag's key and value at most, and tags besides our own, of the 50 that a machine may have
+(EC2 User Guide, "Tag restrictions"). Machines carry the store's URI as the value of one."""
 
 _FORMS = {
     "subnets": r"subnet-[0-9a-f]+",
@@ -35,6 +38,7 @@ def aws_options(conn_id: str, extra: Extra) -> dict[str, Any]:
         "session": session,
         "instance_profile": _instance_profile(conn_id, extra),
         "public_address": extra.flag("public_address"),
+        "tags": _tags(conn_id, extra) or None,
         **{name: _names(conn_id, extra, name, form) for name, form in _FORMS.items()},
     }
 
@@ -74,6 +78,23 @@ def _instance_profile(conn_id: str, extra: Extra) -> str:
             "store. 'spotbatch setup aws' makes one"
         )
     return profile
+
+
+def _tags(conn_id: str, extra: Extra) -> dict[str, str]:
+    tags = extra.mapping("tags")
+    if len(tags) > TAGS:
+        raise InvalidInput(f"connection {conn_id!r}: {len(tags)} 'tags'; machines take {TAGS} beside our own")
+    for key, value in tags.items():
+        if not isinstance(value, str):
+            raise InvalidInput(
+                f"connection {conn_id!r}: the tag {key!r} in 'tags' must have a text, not {value!r}"
+            )
+        if not 0 < len(key) <= TAG_KEY or len(value) > TAG_VALUE or key.lower().startswith("aws:"):
+            raise InvalidInput(
+                f"connection {conn_id!r}: the tag {key[:TAG_KEY]!r} in 'tags' cannot be: EC2 takes keys of 1 "
+                f"to {TAG_KEY} characters without the prefix 'aws:', and values of at most {TAG_VALUE}"
+            )
+    return tags
 
 
 def _names(conn_id: str, extra: Extra, name: str, form: str) -> list[str]:

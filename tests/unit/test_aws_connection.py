@@ -89,6 +89,11 @@ def test_opening_the_backend_asks_nothing_of_the_network(connect: Connect) -> No
         ({"image": "debian"}, "'debian' in 'image' does not look like ami-"),
         ({"public_address": "perhaps"}, "'public_address' must be true or false"),
         ({"password": None}, "has no password"),
+        ({"tags": {"team": 7}}, "the tag 'team' in 'tags' must have a text, not 7"),
+        ({"tags": {"aws:team": "film"}}, "the tag 'aws:team' in 'tags' cannot be"),
+        ({"tags": {"k" * 129: "film"}}, "keys of 1 to 128 characters"),
+        ({"tags": {"team": "v" * 257}}, "values of at most 256"),
+        ({"tags": {str(n): "" for n in range(44)}}, "44 'tags'; machines take 43"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*Unable to find AWS Connection")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_provider_spotbatch.backends.aws.verdicts import is_about_credentials, verdict
-from airflow_provider_spotbatch.job.errors import AccessDenied, CloudUnavailable
+from airflow_provider_spotbatch.job.errors import AccessDenied, BadRequest, CloudUnavailable
 
 if TYPE_CHECKING:
     from boto3.session import Session  # type: ignore[import-untyped]
@@ -148,6 +148,7 @@ class Clients:
             CredentialRetrievalError,
             HTTPClientError,
             NoCredentialsError,
+            ParamValidationError,
             PartialCredentialsError,
         )
 
@@ -171,6 +172,8 @@ class Clients:
             ) from error
         except HTTPClientError as error:
             raise CloudUnavailable(f"{service}:{operation} got no answer: {error}") from error
+        except ParamValidationError as error:
+            raise BadRequest(f"{service}:{operation} takes no such thing: {error}") from error
         except BotoCoreError as error:
             raise CloudUnavailable(f"{service}:{operation} could not be asked: {error}") from error
         return answer

@@ -6,11 +6,17 @@ import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
-from botocore.exceptions import ConnectTimeoutError, NoCredentialsError
+from botocore.exceptions import ConnectTimeoutError, NoCredentialsError, ParamValidationError
 
 from airflow_provider_spotbatch.backends.aws import clients as clients_module
 from airflow_provider_spotbatch.backends.aws.clients import Clients, ErrorCode, SingleFlight
-from airflow_provider_spotbatch.job.errors import AccessDenied, CloudUnavailable, SpotBatchError, Throttled
+from airflow_provider_spotbatch.job.errors import (
+    AccessDenied,
+    BadRequest,
+    CloudUnavailable,
+    SpotBatchError,
+    Throttled,
+)
 from tests.unit.backends.aws.sdk import Sdk
 
 
@@ -30,6 +36,7 @@ def test_a_code_that_the_caller_knows_is_an_answer() -> None:
         ("RequestThrottled", Throttled),
         (ConnectTimeoutError(endpoint_url="https://sqs"), CloudUnavailable),
         (NoCredentialsError(), AccessDenied),
+        (ParamValidationError(report="Invalid type for parameter Value, value: 7"), BadRequest),
     ],
 )
 def test_every_other_failure_is_a_verdict(failure: object, kind: type[SpotBatchError]) -> None:
