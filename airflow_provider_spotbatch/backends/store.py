@@ -57,6 +57,11 @@ RENEW = (
     "expired or are wrong"
 )
 
+_KEY_DENIED = re.compile(
+    r"not authorized to perform: (?P<action>kms:[A-Za-z]+) on resource: (?P<key>[^\s<]+)"
+)
+"""What S3 says where the bucket has a key of its owner's, and that key may not be used."""
+
 NO_BUCKET = "NoSuchBucket"
 """The code of S3 and of Google Cloud Storage. The library tells it as an object that is not there."""
 
@@ -287,6 +292,8 @@ def _remedy(error: BaseException, uri: str, verb: str) -> str:
     """What would cure a refusal; "" where the error is none."""
     if _is_about_credentials(error):
         return RENEW
+    if key := _KEY_DENIED.search(str(error)):
+        return f"Allow {key['action']} on the bucket's own key {key['key']} for the credentials in use"
     return _permission(uri, verb) if _is_denied(error) else ""
 
 

@@ -49,6 +49,21 @@ def add_parser(subparsers: Any) -> None:
         help="of the machines, best one in each zone; repeatable (default: the region's default ones)",
     )
     aws.add_argument(
+        "--kms-key",
+        default="",
+        metavar="ARN",
+        help="your own KMS key of the bucket: the policies let Airflow and the machines use it; name it "
+        "again whenever you repeat the set-up",
+    )
+    aws.add_argument(
+        "--image-parameter",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="your own SSM parameter that holds an image: Airflow's policy lets it be read; repeatable, and "
+        "to be named again like the key",
+    )
+    aws.add_argument(
         "--aws-conn-id",
         default="",
         metavar="NAME",
@@ -68,7 +83,12 @@ def add_parser(subparsers: Any) -> None:
 async def run(arguments: argparse.Namespace) -> int:
     clients = aws_account.open_clients(arguments)
     layout = await open_layout(
-        clients, name=arguments.name, bucket=arguments.bucket, subnets=arguments.subnet
+        clients,
+        name=arguments.name,
+        bucket=arguments.bucket,
+        subnets=arguments.subnet,
+        bucket_key=arguments.kms_key,
+        image_parameters=arguments.image_parameter,
     )
     found = await look(clients, layout)
     say = output.sayer(arguments)

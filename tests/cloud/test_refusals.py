@@ -29,6 +29,7 @@ from airflow_provider_spotbatch.job.run_outcome import FAILED, SUCCEEDED, Outcom
 from tests.cloud.cloudbox.account import connections, make_account
 from tests.cloud.cloudbox.box import Cloudbox
 from tests.cloud.cloudbox.images import ARCHITECTURE
+from tests.cloud.cloudbox.refusals import MESSAGES
 from tests.support.fast_clock import FastClock
 from tests.support.runs import REPOSITORY
 
@@ -252,6 +253,15 @@ class TestWhatIsKnownBeforeAnyLaunch:
         box.refuse("PutObject", "AccessDenied")
         assert "Allow s3:PutObject on s3://refusals/spotbatch" in jobs.refused_before_any_launch()
 
+    def test_the_buckets_own_key_may_not_be_used(
+        self, jobs: Jobs, box: Cloudbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = "arn:aws:kms:us-east-2:123456789012:key/1234"
+        denied = f"User: u is not authorized to perform: kms:GenerateDataKey on resource: {key} because no"
+        monkeypatch.setitem(MESSAGES, "AccessDenied", denied)
+        box.refuse("PutObject", "AccessDenied")
+        assert f"Allow kms:GenerateDataKey on the bucket's own key {key}" in jobs.refused_before_any_launch()
+
     def test_the_bucket_may_not_be_read(self, jobs: Jobs, box: Cloudbox) -> None:
         box.refuse("GetObject", "AccessDenied")
         assert "Allow s3:GetObject and s3:ListBucket on s3://refusals/spotbatch" in (
@@ -281,6 +291,10 @@ class TestWhatIsKnownBeforeAnyLaunch:
     def test_there_is_no_image(self, jobs: Jobs) -> None:
         told = jobs.refused_before_any_launch(image="ami-00000000000000000")
         assert "Correct 'image' of the connection" in told
+
+    def test_an_image_parameter_may_not_be_read(self, jobs: Jobs, box: Cloudbox) -> None:
+        box.refuse("GetParameter", "AccessDeniedException")
+        assert "Allow ssm:GetParameter" in jobs.refused_before_any_launch(image="/our/own/image")
 
     def test_there_is_no_subnet(self, jobs: Jobs) -> None:
         told = jobs.refused_before_any_launch(subnets="subnet-00000000000000000")

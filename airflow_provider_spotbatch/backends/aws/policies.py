@@ -8,7 +8,7 @@ ended or removed only where they carry it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,7 +39,8 @@ Reference: their "Resource types" are empty)."""
 class Scope:
     """Where a connection's things are. ``store``: ``s3://bucket/prefix``, exactly as the connection has it;
     ``machine_role``: name of the role that machines take on; ``vpc``: id of the one they are in;
-    ``partition``: ``aws``, ``aws-cn`` …"""
+    ``partition``: ``aws``, ``aws-cn`` …; ``bucket_key``: ARN of the bucket's own KMS key, if it has one;
+    ``image_parameters``: names of the user's own SSM parameters that hold images."""
 
     account: str
     region: str
@@ -47,6 +48,8 @@ class Scope:
     machine_role: str
     vpc: str
     partition: str = "aws"
+    bucket_key: str = ""
+    image_parameters: tuple[str, ...] = ()
 
     @property
     def bucket(self) -> str:
@@ -123,7 +126,13 @@ def airflow_policy(scope: Scope) -> Policy:
         allow(
             "FindImages",
             ("ssm:GetParameter",),
-            [f"arn:{scope.partition}:ssm:{scope.region}::parameter/aws/service/*"],
+            [
+                f"arn:{scope.partition}:ssm:{scope.region}::parameter/aws/service/*",
+                *(
+                    f"arn:{scope.partition}:ssm:{scope.region}:{scope.account}:parameter/{name.lstrip('/')}"
+                    for name in scope.image_parameters
+                ),
+            ],
         ),
         allow(
             "ExplainQuotas",
@@ -143,6 +152,7 @@ def airflow_policy(scope: Scope) -> Policy:
         ),
         allow("KeepJobs", ("s3:DeleteObject", "s3:GetObject", "s3:PutObject"), [scope.objects()]),
         _list_store(scope),
+        *_use_key(scope),
     )
 
 
@@ -163,6 +173,7 @@ def machine_policy(scope: Scope) -> Policy:
             ),
             [scope.queues],
         ),
+        *_use_key(scope),
     )
 
 
@@ -183,6 +194,13 @@ def _list_store(scope: Scope) -> dict[str, Any]:
     """
     condition = {"StringLikeIfExists": {"s3:prefix": f"{scope.prefix}*"}} if scope.prefix else None
     return allow("ListStore", ("s3:ListBucket",), [scope.bucket_arn], condition)
+
+
+def _use_key(scope: Scope) -> Iterator[dict[str, Any]]:
+    """What S3 asks of who reads and writes objects under a key of the user's own (S3 User Guide, "Using
+    server-side encryption with AWS KMS keys", permissions). The key's own policy must allow it too."""
+    if scope.bucket_key:
+        yield allow("UseBucketKey", ("kms:Decrypt", "kms:GenerateDataKey"), [scope.bucket_key])
 
 
 def _ec2_service(partition: str) -> str:

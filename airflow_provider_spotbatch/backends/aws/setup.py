@@ -44,6 +44,8 @@ async def open_layout(
     name: str = DEFAULT_NAME,
     bucket: str = "",
     subnets: Sequence[str] = (),
+    bucket_key: str = "",
+    image_parameters: Sequence[str] = (),
 ) -> Layout:
     """The layout of a set-up in this account and region. ``bucket``: ``name`` or ``name/folder``.
 
@@ -60,6 +62,8 @@ async def open_layout(
         bucket=bucket_name,
         prefix=prefix,
         subnets=tuple(subnets),
+        bucket_key=bucket_key,
+        image_parameters=tuple(image_parameters),
     )
 
 

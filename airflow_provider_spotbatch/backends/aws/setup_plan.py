@@ -52,13 +52,16 @@ POLICY_VERSIONS = 5
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 """Without dots: they break TLS to the bucket (S3 User Guide, "Bucket naming rules")."""
+_KEY = re.compile(r"arn:[a-z\-]+:kms:[a-z0-9\-]+:\d{12}:key/[a-zA-Z0-9\-]+")
+_PARAMETER = re.compile(r"[a-zA-Z0-9_.\-/]+")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9_.-]+/?)*")
 
 
 @dataclass(frozen=True)
 class Layout:
     """What is wanted. ``bucket``: where jobs and results go, ``prefix`` "" for all of it; ``subnets``: the
-    machines', empty for the default ones of the region; ``vpc``: the one they are in."""
+    machines', empty for the default ones of the region; ``vpc``: the one they are in; ``bucket_key`` and
+    ``image_parameters``: as in :class:`Scope`."""
 
     account: str
     region: str
@@ -68,6 +71,8 @@ class Layout:
     prefix: str = ""
     subnets: tuple[str, ...] = ()
     partition: str = "aws"
+    bucket_key: str = ""
+    image_parameters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -80,6 +85,11 @@ class Layout:
             raise InvalidInput(
                 f"--bucket: the folder {self.prefix!r} may hold letters, digits, '_', '.', '-'"
             )
+        if self.bucket_key and not _KEY.fullmatch(self.bucket_key):
+            raise InvalidInput(f"--kms-key {self.bucket_key!r}: the ARN of a key (arn:aws:kms:…:key/…)")
+        for name in self.image_parameters:
+            if not _PARAMETER.fullmatch(name):
+                raise InvalidInput(f"--image-parameter {name!r}: the name of a parameter, without wildcards")
 
     @property
     def own_bucket(self) -> str:
@@ -121,6 +131,8 @@ class Layout:
             machine_role=self.role,
             vpc=self.vpc,
             partition=self.partition,
+            bucket_key=self.bucket_key,
+            image_parameters=self.image_parameters,
         )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,26 @@ def test_queues_of_the_store_are_allowed_and_those_of_another_are_not() -> None:
 
 def test_the_managed_policy_is_as_small_as_iam_asks() -> None:
     assert len(json.dumps(AIRFLOW, separators=(",", ":"))) <= 6144
+
+
+KEY = "arn:aws:kms:us-east-2:123456789012:key/0a1b2c3d-1111-2222-3333-444455556666"
+
+
+@pytest.mark.parametrize("policy_of", [airflow_policy, machine_policy])
+def test_a_bucket_with_a_key_of_its_own_needs_the_use_of_that_key_alone(
+    policy_of: Callable[[Scope], Policy],
+) -> None:
+    plain, keyed = policy_of(SCOPE), policy_of(replace(SCOPE, bucket_key=KEY))
+    assert "kms:" not in json.dumps(plain)
+    [more] = [each for each in keyed["Statement"] if each not in plain["Statement"]]
+    assert (more["Action"], more["Resource"]) == (["kms:Decrypt", "kms:GenerateDataKey"], [KEY])
+
+
+def test_images_named_by_parameters_of_the_users_own_can_be_found() -> None:
+    policy = airflow_policy(replace(SCOPE, image_parameters=("/team/image",)))
+    [found] = [each["Resource"] for each in policy["Statement"] if each["Sid"] == "FindImages"]
+    assert "arn:aws:ssm:us-east-2:123456789012:parameter/team/image" in found
+    assert len(found) == 2
 
 
 def test_china_has_its_own_names() -> None:

@@ -410,3 +410,28 @@ def test_a_set_up_keeps_what_was_granted(moto: Moto, spotbatch: Any) -> None:
 
 def test_a_grant_without_a_set_up_names_the_command(moto: Moto, capsys: pytest.CaptureFixture[str]) -> None:
     assert "spotbatch setup aws" in errors_of(["grant", "aws", "--read", "s3://data"], capsys)
+
+
+def test_a_key_and_image_parameters_of_the_users_own_are_in_the_printed_policies(
+    spotbatch: Callable[..., Any],
+) -> None:
+    key = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/1234"
+    words = ("setup", "aws", "--region", REGION, "--dry-run", "--kms-key", key)
+    told = spotbatch(*words, "--image-parameter", "/team/image")["policies"]
+    assert key in json.dumps(told["machines"])
+    assert key in json.dumps(told["airflow"])
+    assert "parameter/team/image" in json.dumps(told["airflow"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--kms-key", "alias/ours"), "the ARN of a key"),
+        (("--image-parameter", "/team/*"), "without wildcards"),
+    ],
+)
+def test_a_key_or_parameter_that_is_none_is_refused(
+    words: tuple[str, str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["setup", "aws", "--region", REGION, "--dry-run", *words]) != 0
+    assert told in capsys.readouterr().err
