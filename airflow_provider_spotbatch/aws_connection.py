@@ -16,6 +16,9 @@ TAGS = 43
 """Characters of a tag's key and value at most, and tags besides our own, of the 50 that a machine may have
 (EC2 User Guide, "Tag restrictions"). Machines carry the store's URI as the value of one."""
 
+_CREDENTIAL = re.compile("access_key|token|credential|role|profile", re.IGNORECASE)
+"""obstore's settings of who asks, in any of their spellings."""
+
 _FORMS = {
     "subnets": r"subnet-[0-9a-f]+",
     "security_groups": r"sg-[0-9a-f]+",
@@ -31,6 +34,7 @@ def aws_options(conn_id: str, extra: Extra) -> dict[str, Any]:
             f"connection {conn_id!r}: backend aws keeps jobs and results in a bucket: 'store' must be "
             f"s3://bucket/prefix of at most {TAG_VALUE} characters, not {store!r}"
         )
+    _check_store_options(conn_id, extra)
     region, endpoint_url, session = _amazon(conn_id, extra.text("aws_conn_id"), extra.text("region"))
     return {
         "region": region,
@@ -67,6 +71,16 @@ def _amazon(conn_id: str, aws_conn_id: str | None, region: str | None) -> tuple[
     if not amazon.region_name:
         raise InvalidInput(f"connection {conn_id!r}: name the 'region' of its machines, such as eu-west-1")
     return amazon.region_name, amazon.endpoint_url or "", partial(hook.get_session, amazon.region_name)
+
+
+def _check_store_options(conn_id: str, extra: Extra) -> None:
+    """Machines receive them in their boot data, which is no place for credentials: they have a role."""
+    for name in extra.mapping("store_options"):
+        if _CREDENTIAL.search(name):
+            raise InvalidInput(
+                f"connection {conn_id!r}: leave {name!r} out of 'store_options': on aws Airflow's credentials "
+                "are those that 'aws_conn_id' names, and the machines have their 'instance_profile'"
+            )
 
 
 def _instance_profile(conn_id: str, extra: Extra) -> str:

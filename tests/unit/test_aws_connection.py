@@ -89,6 +89,10 @@ def test_opening_the_backend_asks_nothing_of_the_network(connect: Connect) -> No
         ({"image": "debian"}, "'debian' in 'image' does not look like ami-"),
         ({"public_address": "perhaps"}, "'public_address' must be true or false"),
         ({"password": None}, "has no password"),
+        *(
+            ({"store_options": {name: "a secret"}}, f"leave {name!r} out of 'store_options': .*'aws_conn_id'")
+            for name in ("secret_access_key", "AWS_ACCESS_KEY_ID", "Token", "aws_session_token", "role_arn")
+        ),
         ({"tags": {"team": 7}}, "the tag 'team' in 'tags' must have a text, not 7"),
         ({"tags": {"aws:team": "film"}}, "the tag 'aws:team' in 'tags' cannot be"),
         ({"tags": {"k" * 129: "film"}}, "keys of 1 to 128 characters"),

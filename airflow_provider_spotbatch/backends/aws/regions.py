@@ -38,10 +38,9 @@ class Region:
         self._facts = Facts(self.open_store)
 
     def open_store(self) -> Store:
-        """The connection's store, with the same credentials unless its options hold others."""
+        """The connection's store, with the same credentials."""
         if self._store is None:
-            own = any("access_key" in name for name in self._store_options)
-            credentials = {} if own else {"credential_provider": StoreCredentials(self.clients)}
+            credentials = {"credential_provider": StoreCredentials(self.clients)}
             self._store = open_store(self._store_uri, {**self._store_options, **credentials})
         return self._store
 
