@@ -207,6 +207,30 @@ class TestRequest:
             assert (tags["spotbatch:run"], tags["spotbatch:store"]) == (RUN.tag, STORE)
             assert (tags["spotbatch:launch"], tags["spotbatch:slots"]) == ("7", "4")
 
+    @pytest.mark.parametrize(("root_gb", "volume_gb"), [(8, 13), (2, 13), (30, 43)])
+    def test_the_root_disk_holds_the_image_and_what_the_plan_asks(self, root_gb: int, volume_gb: int) -> None:
+        """Else EC2 says InvalidBlockDeviceMapping: of a large image nobody knows what it leaves free."""
+        [disk] = self.disks({"id": "ami-1", "root_device": "/dev/xvda", "root_gb": root_gb, "disks": {}})
+        assert disk["Ebs"]["VolumeSize"] == volume_gb
+
+    def test_all_disks_of_an_image_end_with_the_machine(self) -> None:
+        others = {"/dev/sdb": {"gb": 50, "snapshot": "snap-1"}, "/dev/sdc": {"gb": 1, "snapshot": ""}}
+        disks = self.disks({"id": "ami-1", "root_device": "/dev/xvda", "root_gb": 8, "disks": others})
+        assert [(each["DeviceName"], each["Ebs"]["VolumeSize"]) for each in disks] == [
+            ("/dev/xvda", 13),
+            ("/dev/sdb", 50),
+            ("/dev/sdc", 1),
+        ]
+        assert [each["Ebs"].get("SnapshotId") for each in disks] == [None, "snap-1", None]
+        assert all(each["Ebs"]["DeleteOnTermination"] and each["Ebs"]["Encrypted"] for each in disks)
+
+    def disks(self, image: dict[str, Any]) -> list[dict[str, Any]]:
+        sdk = Sdk()
+        launched(sdk, record(images={"arm64": image, "x86_64": image}))
+        asked = sdk.asked("CreateLaunchTemplate")[0]
+        found: list[dict[str, Any]] = asked["LaunchTemplateData"]["BlockDeviceMappings"]
+        return found
+
     def test_names_of_templates_fit_for_the_longest_job(self) -> None:
         sdk = Sdk()
         run = Run(Generation("j" * 63, 999_999), 9999)
@@ -400,8 +424,25 @@ class TestQuotas:
         ) in refusal.remedy
         assert not refusal.fatal
 
-    def test_the_quota_is_that_of_the_types_family(self) -> None:
-        assert "L-3819A6DF" in self.refusal({"Quota": {"Value": 8.0}}, type_="g5.xlarge").remedy
+    @pytest.mark.parametrize(
+        ("type_", "purchase", "code"),
+        [
+            ("m6i.large", "spot", "L-34B43A08"),
+            ("m6i.large", "on-demand", "L-1216C47A"),
+            ("g5.xlarge", "spot", "L-3819A6DF"),
+            ("g5.xlarge", "on-demand", "L-DB2E81BA"),
+            ("p4d.24xlarge", "spot", "L-7212CCBC"),
+            ("p4d.24xlarge", "on-demand", "L-417A185B"),
+        ],
+    )
+    def test_the_quota_is_that_of_the_types_family_and_of_the_way_of_buying(
+        self, type_: str, purchase: str, code: str
+    ) -> None:
+        answer = {"Errors": [error("VcpuLimitExceeded", type_)]}
+        sdk = Sdk(CreateFleet=answer, GetServiceQuota={"Quota": {"Value": 8.0}})
+        [refusal] = launched(sdk, replace(record(), purchase=purchase)).refusals
+        assert [each["QuotaCode"] for each in sdk.asked("GetServiceQuota")] == [code]
+        assert f"{purchase} instances, now 8, is {code}. Raise it: aws service-quotas" in refusal.remedy
 
     @pytest.mark.parametrize(("vcpus", "fatal"), [(0.0, True), (1.0, True), (2.0, False)])
     def test_it_is_fatal_only_below_one_machine(self, vcpus: float, fatal: bool) -> None:
