@@ -20,7 +20,7 @@ from typing import Any
 from airflow_provider_spotbatch.backends.aws.checks import check_region
 from airflow_provider_spotbatch.backends.aws.clients import Clients
 from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet, delete_templates, terminate
-from airflow_provider_spotbatch.backends.aws.images import DEFAULT_GPU, default_images
+from airflow_provider_spotbatch.backends.aws.images import DEFAULT_GPU, default_images, taken_gb
 from airflow_provider_spotbatch.backends.aws.instances import STORE_TAG
 from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup
 from airflow_provider_spotbatch.backends.aws.notices import Ec2Notices
@@ -172,7 +172,7 @@ class AwsBackend:
             concurrency=concurrency,
             purchases=purchases,
             architectures=images,
-            most_disk_gb=MOST_DISK_GB,
+            most_disk_gb=MOST_DISK_GB - max(map(taken_gb, images.values())),
             max_instances=self._max_instances,
         )
         on_demand = await self._on_demand()
@@ -270,7 +270,7 @@ def _least_vcpus(purchase: str, plans: Sequence[MachinePlan], types: Iterable[Ma
 def _pinned(
     offer: Offer,
     subnets: dict[str, list[str]],
-    images: dict[str, dict[str, str]],
+    images: dict[str, dict[str, Any]],
     on_demand: dict[str, float],
     least_vcpus: dict[str, int],
 ) -> Offer:

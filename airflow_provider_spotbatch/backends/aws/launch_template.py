@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_spotbatch.backends.aws.images import taken_gb
 from airflow_provider_spotbatch.backends.aws.instances import (
     LAUNCH_TAG,
     PRICE_TAG,
@@ -64,12 +65,12 @@ def template_data(
     setup: MachineSetup,
     run: Run,
     record: LaunchRecord,
-    image: Mapping[str, str],
+    image: Mapping[str, Any],
     disk_gb: float,
     user_data: str,
 ) -> dict[str, Any]:
-    """The template's data (EC2 API reference, RequestLaunchTemplateData). ``image``: ``id`` and
-    ``root_device``; ``disk_gb``: of the root disk."""
+    """The template's data (EC2 API reference, RequestLaunchTemplateData). ``image``: what
+    ``ask_images`` tells of it; ``disk_gb``: of the root disk, beside what a large image takes."""
     encoded = user_data.encode()
     if len(encoded) > USER_DATA_BYTES:
         raise InvalidInput(
@@ -97,17 +98,25 @@ def template_data(
             }
         ],
         "BlockDeviceMappings": [
-            {
-                "DeviceName": image["root_device"],
-                "Ebs": {
-                    "VolumeSize": math.ceil(disk_gb),
-                    "VolumeType": "gp3",
-                    "Encrypted": True,
-                    "DeleteOnTermination": True,
-                },
-            }
+            _disk(image["root_device"], math.ceil(disk_gb + taken_gb(image))),
+            *(_disk(device, its["gb"], its["snapshot"]) for device, its in image.get("disks", {}).items()),
         ],
         "TagSpecifications": [
             {"ResourceType": kind, "Tags": marked} for kind in ("instance", "volume", "network-interface")
         ],
+    }
+
+
+def _disk(device: str, gb: int, snapshot: str = "") -> dict[str, Any]:
+    """A volume that ends with its machine, whatever the image says of it. ``snapshot``: what it begins as;
+    the root's is the image's own."""
+    return {
+        "DeviceName": device,
+        "Ebs": {
+            "VolumeSize": gb,
+            "VolumeType": "gp3",
+            "Encrypted": True,
+            "DeleteOnTermination": True,
+            **({"SnapshotId": snapshot} if snapshot else {}),
+        },
     }

@@ -69,9 +69,9 @@ class Region:
         )
         return found
 
-    async def images(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    async def images(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Architecture → what ``ask_images`` tells of it."""
-        found: dict[str, dict[str, str]] = await self._facts.get(
+        found: dict[str, dict[str, Any]] = await self._facts.get(
             self._name("images", names),
             images.FACTS_SECONDS,
             lambda: images.ask_images(self.clients, names),

@@ -13,6 +13,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from airflow_provider_spotbatch.backends.aws import AwsBackend
 from airflow_provider_spotbatch.backends.aws.facts import Facts
+from airflow_provider_spotbatch.backends.aws.images import ask_images
 from airflow_provider_spotbatch.backends.aws.instances import (
     LAUNCH_TAG,
     RUN_TAG,
@@ -148,6 +149,26 @@ class TestMachineTypes:
 
     def test_a_type_without_linux_is_none(self) -> None:
         assert machine_type(listed(ProcessorInfo={"SupportedArchitectures": ["x86_64_mac"]})) is None
+
+
+class TestImages:
+    def test_the_disks_that_come_with_an_image_are_known(self) -> None:
+        def ebs(device: str, gb: int) -> dict[str, Any]:
+            return {"DeviceName": device, "Ebs": {"VolumeSize": gb, "SnapshotId": f"snap-{gb}"}}
+
+        image = {
+            "ImageId": "ami-1",
+            "Architecture": "x86_64",
+            "RootDeviceName": "/dev/xvda",
+            "BlockDeviceMappings": [
+                ebs("/dev/xvda", 30),
+                ebs("/dev/sdb", 5),
+                {"DeviceName": "/dev/sdc", "VirtualName": "ephemeral0"},
+            ],
+        }
+        found = run(ask_images(_asking(DescribeImages={"Images": [image]}), ["ami-1"]))["x86_64"]
+        assert (found["root_device"], found["root_gb"]) == ("/dev/xvda", 30)
+        assert found["disks"] == {"/dev/sdb": {"gb": 5, "snapshot": "snap-5"}}
 
 
 class TestSubnets:
