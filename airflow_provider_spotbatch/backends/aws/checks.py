@@ -15,6 +15,7 @@ from airflow_provider_spotbatch.backends.base import Check
 from airflow_provider_spotbatch.job.errors import InvalidInput, Refusal, SpotBatchError
 from airflow_provider_spotbatch.job.keys import Generation, Run
 from airflow_provider_spotbatch.job.launches import LaunchRecord
+from airflow_provider_spotbatch.job.policy import ON_DEMAND
 
 if TYPE_CHECKING:
     from airflow_provider_spotbatch.backends.aws.regions import Region
@@ -66,6 +67,7 @@ class _Looks:
             "ec2:DescribeInstances": self._machines,
             "ec2:DescribeInstanceTypes": self._types,
             "ec2:DescribeSpotPriceHistory": self._prices,
+            "pricing:GetProducts": self._on_demand_prices,
             "sqs:ListQueues": self._queues,
         }
 
@@ -89,6 +91,14 @@ class _Looks:
 
     async def _prices(self) -> str:
         return f"{len(await self._region.prices('spot'))} spot prices"
+
+    async def _on_demand_prices(self) -> str:
+        """Jobs run without them: only limits and reports go by these prices."""
+        sold = {price.type for price in await self._region.prices(ON_DEMAND)}
+        listed = sold - await self._region.estimated_types()
+        if not listed:
+            return "on-demand prices are estimated by size: the price list may not be read"
+        return f"on-demand prices of {len(listed)} machine types, {len(sold - listed)} are estimated by size"
 
     async def _queues(self) -> str:
         await self._clients.call("sqs", "ListQueues", MaxResults=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from airflow_provider_spotbatch.backends.aws.checks import check_region
 from airflow_provider_spotbatch.backends.aws.images import ask_images
 from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup
 from airflow_provider_spotbatch.backends.base import Check
+from airflow_provider_spotbatch.backends.machine_sizing import Price
 from tests.unit.backends.aws.sdk import Sdk
 
 LAUNCH = ("ec2:CreateLaunchTemplate", "ec2:CreateFleet", "ec2:RunInstances", "ec2:DeleteLaunchTemplate")
@@ -22,9 +24,10 @@ SETUP = MachineSetup("s3://bucket/prefix", "machines", ("sg-1",), tags={"team": 
 class Region:
     """As the checks use one: its clients are the SDK's stand-in."""
 
-    def __init__(self, sdk: Sdk) -> None:
+    def __init__(self, sdk: Sdk, estimated: Sequence[str]) -> None:
         self.clients = sdk.clients()
         self.instances = self
+        self.estimated = estimated
 
     async def all(self) -> list[Any]:
         return []
@@ -32,8 +35,11 @@ class Region:
     async def types(self) -> list[Any]:
         return []
 
-    async def prices(self, purchase: str) -> list[Any]:
-        return []
+    async def estimated_types(self) -> frozenset[str]:
+        return frozenset(self.estimated)
+
+    async def prices(self, purchase: str) -> list[Price]:
+        return [Price(type_, "us-east-2a", purchase, 0.1) for type_ in ("m5.large", "m6i.large")]
 
     async def subnets(self, ids: Any) -> dict[str, list[str]]:
         return {"us-east-2a": ["subnet-a"]}
@@ -42,7 +48,7 @@ class Region:
         return await ask_images(self.clients, names)
 
 
-def checks(**answers: Any) -> tuple[Sdk, dict[str, Check]]:
+def checks(estimated: Sequence[str] = (), **answers: Any) -> tuple[Sdk, dict[str, Check]]:
     image = {"ImageId": "ami-1", "Architecture": "x86_64", "RootDeviceName": "/dev/xvda", "Name": "own"}
     sdk = Sdk(
         **{
@@ -53,7 +59,7 @@ def checks(**answers: Any) -> tuple[Sdk, dict[str, Check]]:
             **answers,
         }
     )
-    region: Any = Region(sdk)
+    region: Any = Region(sdk, estimated)
     found = asyncio.run(check_region(region, SETUP, [], ["ami-1"]))
     return sdk, {check.name: check for check in found}
 
@@ -87,3 +93,15 @@ def test_an_instance_profile_that_does_not_exist_is_told_before_any_job() -> Non
     """EC2 says so to a dry run too: Karpenter meets it (pkg/controllers/nodeclass/validation.go)."""
     _, found = checks(RunInstances="InvalidParameterValue")
     assert "'instance_profile' of the connection" in found["ec2:RunInstances"].remedy
+
+
+@pytest.mark.parametrize(
+    ("estimated", "told"),
+    [
+        (["m6i.large"], "of 1 machine types, 1 are estimated by size"),
+        (["m5.large", "m6i.large"], "on-demand prices are estimated by size: the price list may not be read"),
+    ],
+)
+def test_prices_that_are_estimated_are_said_to_be(estimated: list[str], told: str) -> None:
+    _, found = checks(estimated)
+    assert told in found["pricing:GetProducts"].found
