@@ -39,10 +39,14 @@ def local_connection(**extra: Any) -> Iterator[Settings]:
 
 
 def submit_job(
-    settings: Settings, function: Callable[..., Any], items: Iterable[Any], policy: Policy | None = None
+    settings: Settings,
+    function: Callable[..., Any],
+    items: Iterable[Any],
+    policy: Policy | None = None,
+    run_id: str = "bench",
 ) -> Run:
-    """Store a job and its run; nothing is launched yet."""
-    request = job_request(function, items, policy or Policy())
+    """Store a job and its run; nothing is launched yet. A DAG run of another ``run_id`` is another job."""
+    request = job_request(function, items, policy or Policy(), run_id)
 
     async def stored() -> Run:
         submitted = await submit(open_site(settings), request, silent)
@@ -52,11 +56,13 @@ def submit_job(
     return asyncio.run(stored())
 
 
-def job_request(function: Callable[..., Any], items: Iterable[Any], policy: Policy) -> JobRequest:
+def job_request(
+    function: Callable[..., Any], items: Iterable[Any], policy: Policy, run_id: str = "bench"
+) -> JobRequest:
     return JobRequest(
         deployment="bench",
         dag_id="bench",
-        run_id="bench",
+        run_id=run_id,
         task_id=function.__name__,
         map_index=-1,
         max_tries=0,
