@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,11 +36,8 @@ def aws_options(conn_id: str, extra: Extra) -> dict[str, Any]:
             f"s3://bucket/prefix of at most {TAG_VALUE} characters, not {store!r}"
         )
     _check_store_options(conn_id, extra)
-    region, endpoint_url, session = _amazon(conn_id, extra.text("aws_conn_id"), extra.text("region"))
     return {
-        "region": region,
-        "endpoint_url": endpoint_url,
-        "session": session,
+        **_amazon(conn_id, extra.text("aws_conn_id"), extra.text("region")),
         "instance_profile": _instance_profile(conn_id, extra),
         "public_address": extra.flag("public_address"),
         "tags": _tags(conn_id, extra) or None,
@@ -47,8 +45,8 @@ def aws_options(conn_id: str, extra: Extra) -> dict[str, Any]:
     }
 
 
-def _amazon(conn_id: str, aws_conn_id: str | None, region: str | None) -> tuple[str, str, Callable[[], Any]]:
-    """Region, endpoint of an emulator or "", and what opens a session.
+def _amazon(conn_id: str, aws_conn_id: str | None, region: str | None) -> dict[str, Any]:
+    """The options that say how calls reach the account.
 
     The Amazon connection is read here and now: later it would be read in a thread of the SDK calls, which a
     triggerer does not allow.
@@ -70,7 +68,19 @@ def _amazon(conn_id: str, aws_conn_id: str | None, region: str | None) -> tuple[
         )
     if not amazon.region_name:
         raise InvalidInput(f"connection {conn_id!r}: name the 'region' of its machines, such as eu-west-1")
-    return amazon.region_name, amazon.endpoint_url or "", partial(hook.get_session, amazon.region_name)
+    return {
+        "region": amazon.region_name,
+        "endpoint_url": amazon.endpoint_url or "",
+        "session": partial(hook.get_session, amazon.region_name),
+        "verify": hook.verify,
+        "config": amazon.botocore_config,
+        "identity": _digest([amazon.conn_id, amazon.login, amazon.password, amazon.extra_config]),
+    }
+
+
+def _digest(said: list[Any]) -> str:
+    """Tells whether a connection says the same as before, and not what."""
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _check_store_options(conn_id: str, extra: Extra) -> None:
@@ -78,8 +88,8 @@ def _check_store_options(conn_id: str, extra: Extra) -> None:
     for name in extra.mapping("store_options"):
         if _CREDENTIAL.search(name):
             raise InvalidInput(
-                f"connection {conn_id!r}: leave {name!r} out of 'store_options': on aws Airflow's credentials "
-                "are those that 'aws_conn_id' names, and the machines have their 'instance_profile'"
+                f"connection {conn_id!r}: leave {name!r} out of 'store_options': on aws Airflow has the "
+                "credentials that 'aws_conn_id' names, and the machines have their 'instance_profile'"
             )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("airflow.providers.amazon", reason="the Amazon provider is not installed")
 
 from airflow_provider_spotbatch.backends import open_backend
+from airflow_provider_spotbatch.backends.aws import AwsBackend
 from airflow_provider_spotbatch.hooks import SpotBatchHook
 from airflow_provider_spotbatch.job.errors import InvalidInput
 
@@ -27,16 +29,17 @@ WHOLE = {
     "tags": {"team": "film"},
 }
 
+AMAZON: dict[str, Any] = {
+    "conn_type": "aws",
+    "login": "an-id",
+    "password": "a-secret",
+    "extra": {"region_name": "us-east-2", "endpoint_url": "http://127.0.0.1:9"},
+}
+
 
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
-    amazon = {
-        "conn_type": "aws",
-        "login": "an-id",
-        "password": "a-secret",
-        "extra": {"region_name": "us-east-2", "endpoint_url": "http://127.0.0.1:9"},
-    }
-    monkeypatch.setenv("AIRFLOW_CONN_AMAZON", json.dumps(amazon))
+    monkeypatch.setenv("AIRFLOW_CONN_AMAZON", json.dumps(AMAZON))
 
     def make(password: str | None = "signing key", **changed: Any) -> SpotBatchHook:
         extra = {name: value for name, value in {**WHOLE, **changed}.items() if value is not None}
@@ -50,6 +53,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
 def test_every_field_of_aws_is_read(connect: Connect) -> None:
     options = connect().get_settings().options
     session = options.pop("session")()
+    assert len(options.pop("identity")) == len(hashlib.sha256().hexdigest())
     assert options == {
         "region": "eu-west-1",
         "endpoint_url": "http://127.0.0.1:9",
@@ -66,6 +70,33 @@ def test_every_field_of_aws_is_read(connect: Connect) -> None:
 
 def test_the_region_may_be_the_amazon_connections(connect: Connect) -> None:
     assert connect(region=None).get_settings().options["region"] == "us-east-2"
+
+
+def test_a_running_job_goes_by_what_the_amazon_connection_says_now(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key was replaced, or the connection names another, while a job of it runs."""
+    job = AwsBackend(connect().get_settings())
+    running = job.region.clients
+    old = running.session_now()
+    assert AwsBackend(connect().get_settings()).region.clients is running
+    assert running.session_now() is old, "nothing has changed"
+    monkeypatch.setenv("AIRFLOW_CONN_AMAZON", json.dumps({**AMAZON, "login": "a-new-id"}))
+    AwsBackend(connect().get_settings())
+    assert running.session_now().get_credentials().access_key == "a-new-id"
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({**AMAZON, "login": "another-id"}))
+    AwsBackend(connect(aws_conn_id="other").get_settings())
+    assert running.session_now().get_credentials().access_key == "another-id"
+
+
+def test_certificates_and_proxies_are_those_of_the_amazon_connection(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxies = {"https": "http://proxy:3128"}
+    extra = {**AMAZON["extra"], "verify": "/etc/ca.pem", "config_kwargs": {"proxies": proxies}}
+    monkeypatch.setenv("AIRFLOW_CONN_AMAZON", json.dumps({**AMAZON, "extra": extra}))
+    options = connect().get_settings().options
+    assert (options["verify"], options["config"].proxies) == ("/etc/ca.pem", proxies)
 
 
 def test_opening_the_backend_asks_nothing_of_the_network(connect: Connect) -> None:

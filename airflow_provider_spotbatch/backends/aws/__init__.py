@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_spotbatch.backends.aws.checks import check_region
-from airflow_provider_spotbatch.backends.aws.clients import Clients
+from airflow_provider_spotbatch.backends.aws.clients import Access, Clients
 from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet, delete_templates, terminate
 from airflow_provider_spotbatch.backends.aws.images import DEFAULT_GPU, default_images, taken_gb
 from airflow_provider_spotbatch.backends.aws.instances import STORE_TAG
@@ -64,8 +64,8 @@ _PURCHASES = {SPOT: (SPOT,), ON_DEMAND: (ON_DEMAND,), SPOT_THEN_ON_DEMAND: (SPOT
 class AwsBackend:
     """See :class:`~airflow_provider_spotbatch.backends.base.Backend`.
 
-    Options of the connection: ``region``; ``session``, a callable that returns a boto3 session, and
-    ``endpoint_url`` of an emulator, both from the Amazon connection; ``subnets`` and ``security_groups``, ids
+    Options of the connection: ``region``; ``session``, ``verify``, ``config`` and ``identity`` of ``Access``,
+    and ``endpoint_url`` of an emulator, from the Amazon connection; ``subnets`` and ``security_groups``, ids
     (default: the region's default ones); ``instance_profile``, of the machines; ``image``, ids or SSM
     parameters, one for each architecture (default: a stock image with this process's Python);
     ``public_address``, whether machines have one; ``tags``; ``path``, the folder on the Airflow side.
@@ -96,7 +96,16 @@ class AwsBackend:
             tags=options.get("tags", {}),
         )
         self._region = shared_region(
-            settings.conn_id, self._place, options.get("session"), self.store_uri, self.store_options
+            settings.conn_id,
+            self._place,
+            Access(
+                options.get("session"),
+                options.get("verify"),
+                options.get("config"),
+                options.get("identity", ""),
+            ),
+            self.store_uri,
+            self.store_options,
         )
 
     @property

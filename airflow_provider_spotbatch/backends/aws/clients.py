@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Container
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,6 +17,7 @@ from airflow_provider_spotbatch.job.errors import AccessDenied, BadRequest, Clou
 
 if TYPE_CHECKING:
     from boto3.session import Session  # type: ignore[import-untyped]
+    from botocore.config import Config  # type: ignore[import-untyped]
 
 CONNECT_SECONDS = 5.0
 
@@ -53,19 +55,32 @@ class ErrorCode(Exception):
         self.code = code
 
 
+@dataclass(frozen=True)
+class Access:
+    """How calls reach the account, as an Amazon connection says.
+
+    ``session`` returns a boto3 session with credentials that refresh themselves; None: the SDK's own chain
+    (environment, files, instance profile). ``verify``: of certificates, as boto3 takes it: None as usual,
+    False not at all, or the path of a bundle; ``config``: proxies and the like, below our own limits of time.
+    ``identity`` differs where the connection says something else.
+    """
+
+    session: Callable[[], Session] | None = None
+    verify: bool | str | None = None
+    config: Config | None = None
+    identity: str = ""
+
+
 class Clients:
     """The SDK's clients of one region. Making one does no I/O and imports nothing.
 
-    ``session`` returns a boto3 session with credentials that refresh themselves; None: the SDK's own chain
-    (environment, files, instance profile). ``endpoint_url``: of an emulator, for every service.
+    ``endpoint_url``: of an emulator, for every service.
     """
 
-    def __init__(
-        self, region: str, endpoint_url: str = "", session: Callable[[], Session] | None = None
-    ) -> None:
+    def __init__(self, region: str, endpoint_url: str = "", access: Access | None = None) -> None:
         self.region = region
         self.endpoint_url = endpoint_url
-        self._open_session = session
+        self._access = access or Access()
         self._session: Session | None = None
         self._session_since = 0.0
         self._clients: dict[tuple[str, str], Any] = {}
@@ -128,6 +143,14 @@ class Clients:
         except _CredentialsRefused as refused:
             raise refused.verdict from None
 
+    def use(self, access: Access) -> None:
+        """From now on reach the account so: whoever read the connection last knows it best."""
+        with self._lock:
+            if access.identity != self._access.identity:
+                self._session = None
+                self._clients.clear()
+            self._access = access
+
     def session_now(self) -> Session:
         """The session in use, opened when first asked for. Blocks."""
         with self._lock:
@@ -180,32 +203,34 @@ class Clients:
 
     def _client(self, service: str, region: str) -> Any:
         """Clients may be shared by threads, but not made by several at once."""
-        from botocore.config import Config  # type: ignore[import-untyped]
+        from botocore.config import Config
 
         with self._lock:
             place = (service, region or self.region)
             if place not in self._clients:
+                limits = Config(
+                    connect_timeout=CONNECT_SECONDS,
+                    read_timeout=READ_SECONDS,
+                    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                    max_pool_connections=THREADS,
+                )
                 self._clients[place] = self._opened().client(
                     service,
                     region_name=place[1],
                     endpoint_url=self.endpoint_url or None,
-                    config=Config(
-                        connect_timeout=CONNECT_SECONDS,
-                        read_timeout=READ_SECONDS,
-                        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-                        max_pool_connections=THREADS,
-                    ),
+                    verify=self._access.verify,
+                    config=self._access.config.merge(limits) if self._access.config else limits,
                 )
             return self._clients[place]
 
     def _opened(self) -> Session:
         if self._session is None:
-            if self._open_session is None:
+            if self._access.session is None:
                 import boto3  # type: ignore[import-untyped]
 
                 self._session = boto3.Session(region_name=self.region)
             else:
-                self._session = self._open_session()
+                self._session = self._access.session()
             self._session_since = time.monotonic()
         return self._session
 

@@ -7,20 +7,17 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_spotbatch.backends.aws import images, machine_types, prices, subnets
-from airflow_provider_spotbatch.backends.aws.clients import Clients
+from airflow_provider_spotbatch.backends.aws.clients import Access, Clients
 from airflow_provider_spotbatch.backends.aws.facts import Facts
 from airflow_provider_spotbatch.backends.aws.instances import Instances
 from airflow_provider_spotbatch.backends.machine_sizing import MachineType, Price
 from airflow_provider_spotbatch.backends.store import Store, open_store
 from airflow_provider_spotbatch.job.policy import ON_DEMAND
-
-if TYPE_CHECKING:
-    from boto3.session import Session  # type: ignore[import-untyped]
 
 CREDENTIALS_LIFE = timedelta(minutes=5)
 """The SDK renews credentials at least 10 minutes before they expire: what it hands out holds that long."""
@@ -119,11 +116,12 @@ _lock = threading.Lock()
 def shared_region(
     conn_id: str,
     place: Mapping[str, str],
-    session: Callable[[], Session] | None,
+    access: Access,
     store_uri: str,
     store_options: Mapping[str, Any],
 ) -> Region:
-    """The region of a connection, the same for all in this process who have it open.
+    """The region of a connection, the same for all in this process who have it open, reached as the newest of
+    them says: credentials are replaced while jobs run.
 
     ``place``: ``region`` and ``endpoint_url``.
     """
@@ -131,6 +129,8 @@ def shared_region(
     with _lock:
         found = _open.get(name)
         if found is None:
-            clients = Clients(place["region"], place["endpoint_url"], session)
+            clients = Clients(place["region"], place["endpoint_url"], access)
             found = _open[name] = Region(clients, store_uri, store_options)
+        else:
+            found.clients.use(access)
         return found

@@ -8,7 +8,7 @@ from typing import Any
 from botocore import xform_name
 from botocore.exceptions import ClientError
 
-from airflow_provider_spotbatch.backends.aws.clients import Clients
+from airflow_provider_spotbatch.backends.aws.clients import Access, Clients
 
 
 class Sdk:
@@ -21,9 +21,11 @@ class Sdk:
             operation: list(its) if isinstance(its, list) else [its] for operation, its in answers.items()
         }
         self.sessions = 0
+        self.made: list[dict[str, Any]] = []
+        """How each client was asked for."""
 
     def clients(self) -> Clients:
-        return Clients("us-east-2", session=self._session)
+        return Clients("us-east-2", access=Access(self._session))
 
     def asked(self, operation: str) -> list[dict[str, Any]]:
         return [parameters for name, parameters in self.calls if name == operation]
@@ -32,8 +34,9 @@ class Sdk:
         self.sessions += 1
         return self
 
-    def client(self, service: str, **_: Any) -> Any:
+    def client(self, service: str, **how: Any) -> Any:
         """As boto3's session does."""
+        self.made.append(how)
         return _Client(self)
 
     def answer(self, operation: str, parameters: dict[str, Any]) -> Any:

@@ -6,10 +6,11 @@ import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
+from botocore.config import Config
 from botocore.exceptions import ConnectTimeoutError, NoCredentialsError, ParamValidationError
 
 from airflow_provider_spotbatch.backends.aws import clients as clients_module
-from airflow_provider_spotbatch.backends.aws.clients import Clients, ErrorCode, SingleFlight
+from airflow_provider_spotbatch.backends.aws.clients import Access, Clients, ErrorCode, SingleFlight
 from airflow_provider_spotbatch.job.errors import (
     AccessDenied,
     BadRequest,
@@ -56,6 +57,15 @@ def test_credentials_that_stay_refused_are_told() -> None:
     with pytest.raises(AccessDenied, match="ExpiredToken"):
         asked(sdk.clients())
     assert sdk.sessions == 1
+
+
+def test_certificates_and_proxies_are_the_connections_and_time_limits_our_own() -> None:
+    sdk = Sdk()
+    theirs = Config(proxies={"https": "http://proxy:3128"}, read_timeout=5)
+    asked(Clients("us-east-2", access=Access(lambda: sdk, verify="/etc/ca.pem", config=theirs)))
+    [made] = sdk.made
+    assert (made["verify"], made["config"].proxies) == ("/etc/ca.pem", theirs.proxies)
+    assert made["config"].read_timeout == clients_module.READ_SECONDS
 
 
 def test_all_pages_are_read() -> None:
