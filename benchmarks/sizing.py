@@ -78,7 +78,7 @@ def _rows(case: Case) -> list[Row]:
             f"${usd:.3f}/h",
             f"${single:.3f}/h, at most {MOST_ABOVE - 1:.0%} above",
             f"{usd / single:.2f}",
-            usd <= MOST_ABOVE * single and largest <= SHARE,
+            usd <= MOST_ABOVE * single and largest <= 1 / SHARE,
         ),
     ]
 
