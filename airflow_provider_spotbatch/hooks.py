@@ -173,7 +173,7 @@ def read_settings(conn_id: str, connection: Any) -> Settings:
         backend=backend,
         key=_key(conn_id, backend, None if connection is None else connection.password, path),
         old_keys=tuple(key.encode() for key in extra.lines("old_keys")),
-        store=extra.text("store") or "",
+        store=_without_slash(extra.text("store") or ""),
         store_options=extra.mapping("store_options"),
         max_instances=extra.whole("max_instances"),
         max_usd_per_hour=extra.number("max_usd_per_hour"),
@@ -196,6 +196,12 @@ def _key(conn_id: str, backend: str, password: str | None, path: str | None) -> 
         f"the connection {conn_id!r} has no password. It is the key that signs code and results; make one "
         "with: python -c 'import secrets; print(secrets.token_hex(32))'"
     )
+
+
+def _without_slash(store: str) -> str:
+    """One store has one name, which queues and machines are found by."""
+    scheme, colon, path = store.partition("://")
+    return scheme + colon + (path.rstrip("/") or path)
 
 
 def _idle_timeout(conn_id: str, asked: float | None) -> float:

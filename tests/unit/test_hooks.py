@@ -60,6 +60,21 @@ def test_every_field_is_read_as_text_or_as_json(connect: Connect, tmp_path: Path
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "store"),
+    [
+        ("s3://bucket/prefix/", "s3://bucket/prefix"),
+        ("s3://bucket//", "s3://bucket"),
+        ("file:///", "file:///"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_a_store_has_one_name_with_and_without_a_slash_at_its_end(
+    connect: Connect, written: str, store: str
+) -> None:
+    assert connect("secret", store=written).get_settings().store == store
+
+
 def test_empty_fields_of_the_form_are_left_at_their_defaults(connect: Connect) -> None:
     settings = connect("secret", store="", max_instances=None, idle_timeout="").get_settings()
     assert settings == Settings(conn_id="site", backend="local", key=b"secret")
