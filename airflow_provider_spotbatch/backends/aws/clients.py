@@ -28,23 +28,26 @@ ATTEMPTS = 4
 """Tries of one request, with the SDK's own backoff and jitter."""
 
 THREADS = 32
-"""Calls at once of one process; more wait their turn."""
+"""Calls of one service at once in a process; more wait their turn. A service that does not answer holds back
+no other: machines must end while queues hang."""
 
 RENEW_SECONDS = 60.0
 """Credentials that were refused are looked up anew, but no more often than this."""
 
 T = TypeVar("T")
 
-_pools: dict[int, ThreadPoolExecutor] = {}
+_pools: dict[tuple[int, str], ThreadPoolExecutor] = {}
 
 
-def _threads() -> ThreadPoolExecutor:
-    """The threads of this process: those of a parent do not survive a fork."""
-    pid = os.getpid()
-    if pid not in _pools:
-        _pools.clear()
-        _pools[pid] = ThreadPoolExecutor(THREADS, thread_name_prefix="spotbatch-aws")
-    return _pools[pid]
+def _threads(service: str) -> ThreadPoolExecutor:
+    """The threads for a service in this process: those of a parent do not survive a fork."""
+    name = (os.getpid(), service)
+    if name not in _pools:
+        for process, of in list(_pools):
+            if process != name[0]:
+                del _pools[process, of]
+        _pools[name] = ThreadPoolExecutor(THREADS, thread_name_prefix=f"spotbatch-{service}")
+    return _pools[name]
 
 
 class ErrorCode(Exception):
@@ -101,7 +104,7 @@ class Clients:
         CloudUnavailable where nothing is known of the call's effect.
         """
         asking = partial(self.call_now, service, operation, answers=answers, region=region, **parameters)
-        return await asyncio.get_running_loop().run_in_executor(_threads(), asking)
+        return await asyncio.get_running_loop().run_in_executor(_threads(service), asking)
 
     async def pages(
         self,

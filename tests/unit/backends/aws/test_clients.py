@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -66,6 +67,27 @@ def test_certificates_and_proxies_are_the_connections_and_time_limits_our_own() 
     [made] = sdk.made
     assert (made["verify"], made["config"].proxies) == ("/etc/ca.pem", theirs.proxies)
     assert made["config"].read_timeout == clients_module.READ_SECONDS
+
+
+def test_a_service_that_hangs_holds_back_no_other() -> None:
+    """More queues that do not answer than there are threads for them, and machines that must end."""
+    answer = threading.Event()
+    sdk = Sdk(DeleteQueue=lambda **_: {"in_time": answer.wait(20)}, TerminateInstances={"ended": True})
+
+    async def main() -> None:
+        clients = sdk.clients()
+        hanging = [
+            asyncio.ensure_future(clients.call("sqs", "DeleteQueue"))
+            for _ in range(clients_module.THREADS + 8)
+        ]
+        try:
+            ending = clients.call("ec2", "TerminateInstances")
+            assert await asyncio.wait_for(ending, 10) == {"ended": True}
+        finally:
+            answer.set()
+            await asyncio.gather(*hanging)
+
+    asyncio.run(main())
 
 
 def test_all_pages_are_read() -> None:
