@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_spotbatch.backends.deadline import within
 from airflow_provider_spotbatch.job.errors import InvalidInput, StoreDenied, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class Store:
             )
         for attempt in range(1, attempts + 1):
             try:
-                return await asyncio.wait_for(request(), seconds or self._seconds)
+                return await within(seconds or self._seconds, request())
             except AlreadyExistsError:
                 raise
             except (BaseError, OSError, asyncio.TimeoutError) as error:
