@@ -265,6 +265,7 @@ class Agent:
                 if not self._leases.all and self._clock() - answered_at > NO_QUEUE_SECONDS:
                     return self._failed(error)
                 await asyncio.sleep(_pause(failures))
+                self._idle_since = self._clock()  # nor was it idle while it could not ask
                 continue
             failures, answered_at = 0, self._clock()
             self._note_queue_trouble("")

@@ -20,7 +20,7 @@ from airflow_provider_spotbatch.job.control import Control
 from airflow_provider_spotbatch.job.keys import ChunkId
 from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
 from airflow_provider_spotbatch.job.outcome import ItemOutcome, encode_result
-from airflow_provider_spotbatch.job.report import DRAINING, ENDED, SEAL_AFTER
+from airflow_provider_spotbatch.job.report import DRAINING, ENDED, RUNNING, SEAL_AFTER, Report
 from tests.support.jobs import (
     GENERATION,
     RUN,
@@ -218,6 +218,32 @@ def test_an_agent_that_its_queue_never_answers_says_so_and_ends_as_a_broken_mach
         report = await job.report()
         assert (report.state, report.held) == (ENDED, ())
         assert "cannot be used" in report.boot_log
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_could_not_ask_its_queue_was_not_idle(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        job = noting_job(tmp_path, 1, idle_timeout=2.0)
+        await job.submit([])
+        queue = Path(LocalMachine(job.boot).queue(RUN, 0).path)
+        await asyncio.to_thread(_take_away, queue)
+        agent = asyncio.ensure_future(job.run_agent())
+
+        async def cut_off() -> bool:
+            data = await job.store.read(RUN.report("i-1"))
+            return data is not None and Report.from_bytes(bytes(data)).up_seconds > 2.5
+
+        async def answered() -> bool:
+            return "no chunk can be leased" not in (await job.report()).reason
+
+        await eventually(cut_off, "an outage longer than idle_timeout")
+        await asyncio.to_thread(queue.rmdir)
+        await eventually(answered, "the queue's answer")
+        assert (await job.report()).state == RUNNING
+        agent.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await agent
 
     asyncio.run(scenario())
 
