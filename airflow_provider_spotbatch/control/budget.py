@@ -13,7 +13,8 @@ from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.control.snapshot import LaunchView, Snapshot
 
 LEAST_SECONDS = 60.0
-"""No machine is asked for that the budget would end sooner: it would hardly have booted."""
+"""No machine is asked for that the budget would end sooner: EC2 bills a minute at least, and it takes about
+one to boot."""
 
 
 def left_usd(seen: Snapshot) -> float:

@@ -54,7 +54,7 @@ NOTICE_SECONDS = 120.0
 
 FOR_EVER = 599.0
 ORPHAN_AFTER = 20.0
-MAX_RUNTIME = 45.0
+MAX_RUNTIME = 62.0
 BUDGET_SECONDS = 63.0
 """Machine time that a small job's budget pays for: a machine is not asked for to live less than 60 s."""
 
@@ -392,7 +392,7 @@ class TestInterruptions:
         assert "silent" not in said
         reports = told.story.reports(told.large.run)
         working_on = [name for name, report in reports.items() if report.items_ok > 3 * SLOTS]
-        assert set(told.came_back) <= set(working_on)
+        assert set(told.came_back) <= set(working_on), told.large.log
 
     def test_nothing_is_left_of_the_jobs_that_ended(self, told: Told) -> None:
         box = told.story.box
