@@ -58,9 +58,10 @@ INTERRUPTION_HOURS = 0.1
 """What one interruption costs in time of its machine: half a chunk of 2 min that is run again, about 3 min
 until it is noticed and its replacement asked for, 2 min of boot."""
 
-MACHINE_USD_PER_HOUR = 0.006
-"""What a machine costs beside its own price: a public IPv4 address ($0.005, AWS since February 2024) and
-8 GB of disk ($0.08 a GB and month). It makes few large machines win over many small ones of equal price."""
+EFFORT_USD_PER_HOUR = 0.005
+"""What a machine is reckoned to cost its job beside its price: its agent's requests (some hundred an hour, 5
+dollars per million on S3) and its boot. Makes few large machines win over many small ones of about equal
+price; no part of any price that is told or limited."""
 
 
 @dataclass(frozen=True)
@@ -102,17 +103,30 @@ class Price:
 
     @property
     def expected_usd_per_hour(self) -> float:
-        """With what interruptions cost on top, and what each machine costs beside its price.
+        """With what interruptions cost on top.
 
         A machine of a job lives about an hour, so the percentage is taken as the chance per hour, which
         errs on the dear side; each interruption costs INTERRUPTION_HOURS of the machine.
         """
         chance = (self.interruption_percent or 0.0) / 100
-        return self.usd_per_hour * (1 + chance * INTERRUPTION_HOURS) + MACHINE_USD_PER_HOUR
+        return self.usd_per_hour * (1 + chance * INTERRUPTION_HOURS)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a machine of a place costs beside its type, in US dollars per hour: for each GB of disk that a
+    plan asks for, and whatever it asks for. They make few large machines win over many small ones."""
+
+    usd_per_disk_gb: float = 0.0
+    usd_per_machine: float = 0.0
+
+    def usd_per_hour(self, disk_gb: float) -> float:
+        """Of one machine."""
+        return self.usd_per_machine + self.usd_per_disk_gb * disk_gb
 
 
 class Pool(NamedTuple):
-    """A machine type in a zone, with its price now: one override of a fleet request."""
+    """A machine type in a zone, with what one costs now, extras included: one override of a fleet request."""
 
     type: str
     zone: str
@@ -124,9 +138,9 @@ class Pool(NamedTuple):
 class MachinePlan:
     """Machines of ``slots`` items each, from any of ``pools``, the cheapest first.
 
-    ``usd_per_slot``: expected price per hour, interruptions included: the mean over the types where the
-    cloud chooses by capacity (spot), the cheapest where it chooses by price; ``disk_gb``: the root disk that
-    each machine needs.
+    ``usd_per_slot``: expected price per hour, interruptions and extras included: the mean over the types
+    where the cloud chooses by capacity (spot), the cheapest where it chooses by price; ``disk_gb``: the root
+    disk that each machine needs.
     """
 
     purchase: str
@@ -200,6 +214,7 @@ def plan_machines(
     purchases: Sequence[str],
     architectures: Iterable[str],
     most_disk_gb: float,
+    extras: Extras,
     max_instances: int | None = None,
 ) -> list[MachinePlan]:
     """The plans for items of these resources, best first, those of the first purchase before the others'.
@@ -224,7 +239,7 @@ def plan_machines(
         plan
         for purchase in purchases
         if sold[purchase]
-        for plan in _plans(sold[purchase], purchase, resources, concurrency, max_instances)
+        for plan in _plans(sold[purchase], purchase, resources, extras, concurrency, max_instances)
     ]
     if not found:
         fitting, sold_as = ", ".join(sorted(holding)[:3]), " or ".join(purchases)
@@ -289,25 +304,27 @@ def _plans(
     sold: Sequence[_Sold],
     purchase: str,
     resources: Resources,
+    extras: Extras,
     concurrency: int,
     max_instances: int | None,
 ) -> list[MachinePlan]:
     """The plans of one kind of purchase, best first."""
     pools = sorted(sold, key=lambda each: (each.usd, each.price.type, each.price.zone))
     of_size = {
-        slots: _plan(pools, purchase, slots, resources)
+        slots: _plan(pools, purchase, slots, resources, extras)
         for slots in {min(each.slots, concurrency) for each in pools}
     }
     needed = math.ceil(concurrency / max_instances) if max_instances else 1
     most = max(_most_slots(of_size.values(), concurrency), needed)
     if any(slots > most for slots in of_size):
-        of_size[most] = _plan(pools, purchase, most, resources)
+        of_size[most] = _plan(pools, purchase, most, resources, extras)
     plans = [plan for slots, plan in sorted(of_size.items()) if slots <= most]
 
     def rank(plan: MachinePlan) -> tuple[int, float, int]:
         too_small = max(0, needed - plan.slots)
         few_types = NEAR if len(plan.types) < LEAST_TYPES else 1.0
-        return too_small, plan.usd_per_slot * few_types, plan.slots
+        effort = EFFORT_USD_PER_HOUR / plan.slots
+        return too_small, (plan.usd_per_slot + effort) * few_types, plan.slots
 
     ranked = sorted(plans, key=rank)
     kept = _ladder(ranked)
@@ -335,13 +352,17 @@ def _most_slots(plans: Iterable[MachinePlan], concurrency: int) -> int:
     return max(smallest, concurrency // SHARE)
 
 
-def _plan(pools: Sequence[_Sold], purchase: str, slots: int, resources: Resources) -> MachinePlan:
+def _plan(
+    pools: Sequence[_Sold], purchase: str, slots: int, resources: Resources, extras: Extras
+) -> MachinePlan:
     """Every pool that holds ``slots`` items near the best price, and dearer ones if that is too few types.
     ``pools``: the cheapest first."""
     pools = [pool for pool in pools if pool.slots >= slots]
+    disk_gb = SYSTEM_DISK_GB + slots * resources.disk_gb
+    beside = extras.usd_per_hour(disk_gb)
     cheapest: dict[str, float] = {}
     for pool in pools:
-        cheapest.setdefault(pool.type.name, pool.usd)
+        cheapest.setdefault(pool.type.name, pool.usd + beside)
     costs = list(cheapest.values())
     near = sum(cost <= NEAR * costs[0] for cost in costs)
     wide = sum(cost <= WIDE * costs[0] for cost in costs)
@@ -349,9 +370,9 @@ def _plan(pools: Sequence[_Sold], purchase: str, slots: int, resources: Resource
     names = set(list(cheapest)[:kept])
     bound = max(NEAR * costs[0], costs[kept - 1])
     chosen = tuple(
-        Pool(pool.type.name, pool.price.zone, pool.price.usd_per_hour, pool.type.architecture)
+        Pool(pool.type.name, pool.price.zone, pool.price.usd_per_hour + beside, pool.type.architecture)
         for pool in pools
-        if pool.usd <= bound and pool.type.name in names
+        if pool.usd + beside <= bound and pool.type.name in names
     )
     expected = costs[0] if purchase == ON_DEMAND else math.fsum(costs[:kept]) / kept
     return MachinePlan(
@@ -359,5 +380,5 @@ def _plan(pools: Sequence[_Sold], purchase: str, slots: int, resources: Resource
         slots=slots,
         pools=chosen,
         usd_per_slot=expected / slots,
-        disk_gb=SYSTEM_DISK_GB + slots * resources.disk_gb,
+        disk_gb=disk_gb,
     )

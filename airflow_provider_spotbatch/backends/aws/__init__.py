@@ -24,6 +24,7 @@ from airflow_provider_spotbatch.backends.aws.images import DEFAULT_GPU, default_
 from airflow_provider_spotbatch.backends.aws.instances import STORE_TAG
 from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup
 from airflow_provider_spotbatch.backends.aws.notices import Ec2Notices
+from airflow_provider_spotbatch.backends.aws.prices import extras
 from airflow_provider_spotbatch.backends.aws.queue import SqsQueue, queue_prefix
 from airflow_provider_spotbatch.backends.aws.quotas import least_vcpus_of
 from airflow_provider_spotbatch.backends.aws.regions import Region, shared_region
@@ -173,6 +174,7 @@ class AwsBackend:
             if price.zone in subnets
         ]
         types = await self._region.types()
+        beside = extras(images.values(), self._setup.public_address)
         plans = await asyncio.to_thread(
             plan_machines,
             types,
@@ -182,11 +184,21 @@ class AwsBackend:
             purchases=purchases,
             architectures=images,
             most_disk_gb=MOST_DISK_GB - max(map(taken_gb, images.values())),
+            extras=beside,
             max_instances=self._max_instances,
         )
         on_demand = await self._on_demand()
         least = {purchase: _least_vcpus(purchase, plans, types) for purchase in purchases}
-        pinned = [_pinned(plan.offer(), subnets, images, on_demand, least[plan.purchase]) for plan in plans]
+        pinned = [
+            _pinned(
+                plan.offer(),
+                subnets,
+                images,
+                {type_: usd + beside.usd_per_hour(plan.disk_gb) for type_, usd in on_demand.items()},
+                least[plan.purchase],
+            )
+            for plan in plans
+        ]
         estimated = await self._region.estimated_types()
         return [replace(offer, estimated=bool(estimated.intersection(offer.types))) for offer in pinned]
 

@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_spotbatch.backends.aws.clients import Clients
-from airflow_provider_spotbatch.backends.machine_sizing import MachineType, Price
+from airflow_provider_spotbatch.backends.aws.images import taken_gb
+from airflow_provider_spotbatch.backends.machine_sizing import Extras, MachineType, Price
 from airflow_provider_spotbatch.job.errors import SpotBatchError
 from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT
 
@@ -26,6 +27,23 @@ ESTIMATED_GPU_GB = 0.05
 """An on-demand price that nobody may look up, in US dollars per hour and vCPU, GB of memory and GB of GPU
 memory: fits c5.large 0.085, m5.large 0.096, r5.large 0.126 in us-east-1 within 5 %; GPUs cost from 0.02 (T4)
 to 0.08 (A100). EC2 chooses by its own prices; only limits and reports go by these."""
+
+
+DISK_USD_PER_GB_HOUR = 0.08 / 730
+"""gp3, 0.08 US dollars per GB and month of 730 h (EBS pricing, us-east-1 and us-east-2)."""
+
+ADDRESS_USD_PER_HOUR = 0.005
+"""Each public IPv4 address (VPC pricing, since February 2024, all regions)."""
+
+
+def extras(images: Iterable[Mapping[str, Any]], public_address: bool) -> Extras:
+    """What a machine costs beside its type: disks and address. ``images``: what ``ask_images`` tells of those
+    that it may boot; the one with the largest disks counts."""
+    most_gb = max(
+        taken_gb(image) + sum(disk["gb"] for disk in image.get("disks", {}).values()) for image in images
+    )
+    address = ADDRESS_USD_PER_HOUR if public_address else 0.0
+    return Extras(DISK_USD_PER_GB_HOUR, DISK_USD_PER_GB_HOUR * most_gb + address)
 
 
 async def ask_spot(clients: Clients) -> list[dict[str, Any]]:

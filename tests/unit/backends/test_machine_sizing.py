@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from airflow_provider_spotbatch.backends.machine_sizing import (
     LEAST_TYPES,
     SHARE,
+    SYSTEM_DISK_GB,
     WIDE,
     WORTH,
+    Extras,
     MachinePlan,
     MachineType,
     Price,
@@ -29,6 +31,8 @@ from benchmarks.recorded_prices import recorded
 
 DISK = 16_384.0
 BOTH = ("x86_64", "arm64")
+DISK_ALONE = Extras(usd_per_disk_gb=0.08 / 730)
+WITH_ADDRESS = replace(DISK_ALONE, usd_per_machine=0.005)
 
 
 def plans(
@@ -38,7 +42,13 @@ def plans(
     concurrency: int = 64,
     **changes: Any,
 ) -> list[MachinePlan]:
-    given = {"purchases": (SPOT,), "architectures": BOTH, "most_disk_gb": DISK, **changes}
+    given = {
+        "purchases": (SPOT,),
+        "architectures": BOTH,
+        "most_disk_gb": DISK,
+        "extras": DISK_ALONE,
+        **changes,
+    }
     return plan_machines(types, prices, resources, concurrency=concurrency, **given)
 
 
@@ -97,26 +107,27 @@ RECORDED = [
 ]
 
 
-def cheapest_single_type(concurrency: int, resources: Resources, purchase: str) -> float:
+def cheapest_single_type(concurrency: int, resources: Resources, purchase: str, extras: Extras) -> float:
     """Expected dollars per slot and hour of the best single type, no machine above a quarter of the slots."""
     types, prices = recorded()
     holding = {
         type_.name: slots_on(type_, resources, DISK) for type_ in types if type_.usual and not type_.gpus
     }
     return min(
-        price.expected_usd_per_hour / min(slots, concurrency // SHARE)
+        (price.expected_usd_per_hour + extras.usd_per_hour(SYSTEM_DISK_GB)) / min(slots, concurrency // SHARE)
         for price in prices
         if price.purchase == purchase and (slots := holding.get(price.type, 0))
     )
 
 
+@pytest.mark.parametrize("extras", [DISK_ALONE, WITH_ADDRESS])
 @pytest.mark.parametrize("purchase", [SPOT, ON_DEMAND])
 @pytest.mark.parametrize(("concurrency", "resources"), RECORDED)
 def test_the_expected_price_is_near_that_of_the_cheapest_single_type(
-    concurrency: int, resources: Resources, purchase: str
+    concurrency: int, resources: Resources, purchase: str, extras: Extras
 ) -> None:
-    best = plans(*recorded(), resources, concurrency, purchases=(purchase,))[0]
-    near = 1.15 * cheapest_single_type(concurrency, resources, purchase)
+    best = plans(*recorded(), resources, concurrency, purchases=(purchase,), extras=extras)[0]
+    near = 1.15 * cheapest_single_type(concurrency, resources, purchase, extras)
     mean = sum(pool.usd_per_hour for pool in best.pools) / len(best.pools) / best.slots
     assert best.usd_per_slot <= near
     assert mean <= near or purchase == ON_DEMAND  # there EC2 takes the cheapest that it has
@@ -191,10 +202,26 @@ def test_every_zone_of_a_type_near_the_price_is_a_pool() -> None:
 def test_the_dearest_pool_sets_the_price_that_limits_go_by() -> None:
     types = [*family("a", (4,)), *family("b", (4,))]
     prices = [Price("a.4", "z", SPOT, 0.10), Price("b.4", "z", SPOT, 0.12)]
-    [plan] = plans(types, prices, Resources(cpus=4, memory_gb=8), 1)
+    [plan] = plans(types, prices, Resources(cpus=4, memory_gb=8), 1, extras=Extras())
     assert [pool.type for pool in plan.pools] == ["a.4", "b.4"]
     assert plan.offer().usd_per_hour == 0.12
     assert 0.10 < plan.offer().expected_usd_per_hour < 0.12
+
+
+def test_disk_and_address_are_in_every_price() -> None:
+    types = [*family("a", (4,)), *family("b", (4,))]
+    prices = [Price("a.4", "z", SPOT, 0.10), Price("b.4", "z", SPOT, 0.12)]
+    resources = Resources(cpus=2, memory_gb=4, disk_gb=100)
+    bare, whole = (
+        plans(types, prices, resources, 2, extras=extras)[0].offer()
+        for extras in (Extras(), Extras(usd_per_disk_gb=0.0001, usd_per_machine=0.005))
+    )
+    beside = 0.0001 * 208 + 0.005
+    assert whole.usd_per_hour == pytest.approx(bare.usd_per_hour + beside)
+    assert whole.expected_usd_per_hour == pytest.approx(bare.expected_usd_per_hour + beside)
+    assert [pool[2] for pool in (whole.request or {})["pools"]] == [
+        pytest.approx(pool[2] + beside) for pool in (bare.request or {})["pools"]
+    ]
 
 
 def test_interruptions_count_as_time_that_is_paid_twice() -> None:
@@ -359,7 +386,8 @@ def cheapest_per_slot(
             usable = not type_.burstable and (resources.gpus or not type_.gpus)
             holds = slots_on(type_, resources, DISK)
             if price.purchase == purchase and usable and holds >= slots:
-                usd = price.expected_usd_per_hour / (min(holds, at_most) if at_most else slots)
+                usd = price.expected_usd_per_hour + DISK_ALONE.usd_per_hour(SYSTEM_DISK_GB)
+                usd /= min(holds, at_most) if at_most else slots
                 cheapest[price.type] = min(usd, cheapest.get(price.type, usd))
         return list(cheapest.values())
 

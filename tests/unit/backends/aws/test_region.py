@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -22,7 +22,7 @@ from airflow_provider_spotbatch.backends.aws.instances import (
     tag_list,
 )
 from airflow_provider_spotbatch.backends.aws.machine_types import machine_type
-from airflow_provider_spotbatch.backends.aws.prices import ask_on_demand, ask_spot, estimated
+from airflow_provider_spotbatch.backends.aws.prices import ask_on_demand, ask_spot, estimated, extras
 from airflow_provider_spotbatch.backends.aws.quotas import quota_class
 from airflow_provider_spotbatch.backends.aws.subnets import ask_subnets
 from airflow_provider_spotbatch.backends.machine_sizing import MachineType
@@ -182,6 +182,22 @@ class TestSubnets:
         assert zones == {"a": ["subnet-2", "subnet-4", "subnet-1"], "b": ["subnet-3"]}
 
 
+class TestExtras:
+    STOCK: ClassVar = {"root_gb": 8, "disks": {}}
+    LARGE: ClassVar = {"root_gb": 75, "disks": {"/dev/sdb": {"gb": 25, "snapshot": ""}}}
+
+    def test_each_gb_of_disk_costs(self) -> None:
+        assert extras([self.STOCK], public_address=False).usd_per_hour(8) == pytest.approx(8 * 0.08 / 730)
+
+    def test_a_public_address_costs(self) -> None:
+        with_address, without = (extras([self.STOCK], public_address=each) for each in (True, False))
+        assert with_address.usd_per_hour(8) - without.usd_per_hour(8) == pytest.approx(0.005)
+
+    def test_the_disks_of_the_largest_image_count(self) -> None:
+        found = extras([self.STOCK, self.LARGE, {}], public_address=False)
+        assert found.usd_per_hour(8) == pytest.approx(108 * 0.08 / 730)
+
+
 class TestPrices:
     def test_the_newest_spot_price_of_each_pool_counts(self) -> None:
         rows = [("m6i.large", "us-east-2a", "0.05", 2), ("m6i.large", "us-east-2a", "0.04", 1)]
@@ -303,6 +319,19 @@ class TestOffers:
         of_spot, *others = (offer.request["least_vcpus"] for offer in self.offers(backend, resources))
         assert of_spot == {quota_class("m5.large"): 4, "X": 4}
         assert all(each == of_spot for each in others)
+
+    def test_all_prices_know_the_disk(self, moto: Moto) -> None:
+        backend = opened(moto, "disk")
+        disk = 100 * 0.08 / 730
+        plain, large = (
+            self.offers(backend, Resources(cpus=2, disk_gb=gb, instance_types=("m5.large",)))[0]
+            for gb in (0, 100)
+        )
+        assert (plain.slots, large.slots) == (1, 1)
+        assert large.usd_per_hour - plain.usd_per_hour == pytest.approx(disk)
+        assert large.expected_usd_per_hour - plain.expected_usd_per_hour == pytest.approx(disk)
+        assert large.on_demand_usd_per_hour - plain.on_demand_usd_per_hour == pytest.approx(disk)
+        assert list(large.request["on_demand"].values()) == [large.on_demand_usd_per_hour]
 
     def test_an_image_that_does_not_exist_is_named(self, moto: Moto) -> None:
         backend = AwsBackend(aws_settings(moto, "no-image", image=["/no/such/parameter"]))
