@@ -31,8 +31,8 @@ BUCKET = f"{NAME}-{ACCOUNT}-{{}}"
 DATA = "newcomers-data"
 """The bucket that the examples read from."""
 
-LIMITS = {"max_instances": 3, "max_usd_per_hour": 0.12}
-"""Of the connection: the host has few cores, and no memory for 64 workers."""
+MOST_USD_PER_HOUR = 0.12
+"""Limit of the connection, for two machines or three: the host has few cores."""
 
 WITH_DEBIAN = {(3, 11), (3, 13)}
 """Pythons that an image of the box brings. With others the connection names an image, and machines are sent
@@ -49,7 +49,7 @@ class Account:
     def environment(self, box: Cloudbox) -> dict[str, str]:
         """Of Airflow's processes."""
         amazon = {"conn_type": "aws", "extra": {"region_name": box.region, "endpoint_url": box.endpoint_url}}
-        extra = {**self.connection["extra"], **LIMITS}
+        extra = {**self.connection["extra"], "max_usd_per_hour": MOST_USD_PER_HOUR}
         if sys.version_info[:2] not in WITH_DEBIAN:
             extra["image"] = DEBIAN_12.id
         return {
@@ -66,7 +66,8 @@ def spotbatch(*words: str) -> Any:
     """A command's answer."""
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
-        assert main([*words, "--json"]) == 0
+        code = main([*words, "--json"])
+    assert code == 0, told.getvalue()
     return json.loads(told.getvalue())
 
 

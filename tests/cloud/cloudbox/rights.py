@@ -132,8 +132,14 @@ def _start_fleet(call: Call, moto: Moto) -> Iterator[Right]:
 
 
 def _run_instances(call: Call, moto: Moto) -> Iterator[Right]:
-    yield from _places("ec2:RunInstances", call, moto, [call.parameters])
-    yield from _started(call, moto, call.parameters)
+    """By a template, of which what the call says itself takes the place."""
+    named = call.parameters.get("LaunchTemplate")
+    template = _template(call, moto, named) if named else {}
+    data = {**(_data_of(call, moto, template) if template else {}), **call.parameters}
+    if template:
+        yield _of_template("ec2:RunInstances", call, template)
+    yield from _places("ec2:RunInstances", call, moto, [data])
+    yield from _started(call, moto, data)
 
 
 def _places(action: str, call: Call, moto: Moto, asked: list[dict[str, Any]]) -> Iterator[Right]:
