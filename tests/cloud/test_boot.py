@@ -231,6 +231,11 @@ class TestOtherImages:
         report = boots.failure(boots.machine(tells, first=STRIPPED, setup=setup))
         assert report.reason == "the agent ended with exit code 5", report.boot_log
 
+    def test_an_image_without_python_says_so_on_its_console(self, box: Cloudbox, boots: Boots) -> None:
+        instance = boots.machine(first="rm /usr/bin/python3\n")
+        box.wait_until_state(instance, "terminated")
+        assert "python3: command not found" in box.console(instance)
+
 
 class TestItsEnd:
     def test_the_timer_ends_a_machine_whose_agent_hangs(self, box: Cloudbox, boots: Boots) -> None:

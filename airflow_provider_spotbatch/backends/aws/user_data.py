@@ -61,7 +61,9 @@ END
 setsid bash -c '
   { echo -1000 >/proc/self/oom_score_adj; } 2>/dev/null
   umask 022
-  python3 -I boot_program.py orders.json
+  python3 -I boot_program.py orders.json || for console in /dev/console /var/log/cloud-init-output.log; do
+    [ ! -w $console ] || tail -n 20 boot.log >>$console  # also where there is no Python to tell anything
+  done
   exec bash /run/spotbatch-power-off 0
 ' </dev/null >boot.log 2>&1 &
 """
