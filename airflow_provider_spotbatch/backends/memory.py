@@ -421,6 +421,8 @@ class MemoryBackend:
         return max(1, min(items, CONCURRENCY))
 
     async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
+        if self.cloud.happens("throttle_offers"):
+            raise Throttled("simulated fault: too many calls to ask for offers")
         for need in ("cpus", "memory_gb", "gpus", "gpu_memory_gb", "disk_gb"):
             asked, has = getattr(resources, need), getattr(self.cloud.largest, need)
             if asked > has:

@@ -30,6 +30,8 @@ class Faults:
     Queue: ``lose_message`` and ``double_message``, for each message sent; ``fail_send``: a part is
     sent, then it raises; ``shuffle``: messages are received in any order.
 
+    ``throttle_offers``: nobody may ask for machines and prices.
+
     Store: ``fail_request``: StoreUnavailable, with or without effect; ``own_create``: a create
     succeeds, but is told that the object exists.
     """
@@ -39,6 +41,7 @@ class Faults:
     lose_answer: float = 0.0
     hide_fresh: float = 0.0
     throttle_describe: float = 0.0
+    throttle_offers: float = 0.0
     fail_terminate: float = 0.0
     die_booting: float = 0.0
     reclaims_per_hour: float = 0.0

@@ -229,6 +229,7 @@ class Actor:
             "at": self.site.wall_clock(),
             "spent_usd": self.observer.spent_usd,
             "causes": dict(self.observer.ledger.causes),
+            "most_memory_class": self.observer.most_memory_class,
             **counts.__dict__,
         }
         return json.dumps(body).encode()

@@ -24,6 +24,7 @@ from airflow_provider_spotbatch.control.store_time import store_ahead
 from airflow_provider_spotbatch.control.threads import work_out
 from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.keys import Run
+from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import Outcome
 from airflow_provider_spotbatch.job.run_record import RunRecord
 from airflow_provider_spotbatch.job.spec import Spec
@@ -84,8 +85,10 @@ class Controller:
         assert self._metrics is not None, "open() first"
         return self._metrics
 
-    async def open(self) -> Observer:
-        """Read what is fixed for the run: its specification, its policy, what an earlier run finished."""
+    async def open(self, *, to_launch: bool = True) -> Observer:
+        """Read what is fixed for the run: its specification, its policy, what an earlier run finished.
+
+        ``to_launch``: also ask for the machines to be had, which a run that is over does without."""
         if self._observer is not None:
             return self._observer
         site, run = self._site, self._run
@@ -98,17 +101,19 @@ class Controller:
             )
         progress = await _progress_of(site, run)
         fleet = site.backend.fleet(run, await boot_for(site, run, spec, record))
+        offers = await offers_by_class(site, record) if to_launch else {}
         observer = Observer(
             site,
             run,
             spec,
             record,
             fleet,
-            await offers_by_class(site, record),
+            offers,
             self._random,
             await store_ahead(site, run),
             spent_before=await _spent_before(site, run),
             spent_told=_spent_by(progress),
+            most_memory_class=max(offers) if offers else _most_memory_class(record.policy, progress),
         )
         if record.previous is not None:
             await carry_index(site, Run(run.generation, record.previous), observer.ledger)
@@ -196,11 +201,17 @@ def _entries(seen: Snapshot) -> int:
     return len(seen.open_chunks) + len(seen.machines) + len(seen.due) + seen.concurrency
 
 
+def _most_memory_class(policy: Policy, progress: dict[str, Any] | None = None) -> int:
+    """The largest there may be machines for; of a run that was driven, the largest that its drivers found."""
+    most = min(MEMORY_CLASSES, policy.item_retries)
+    return most if progress is None else int(progress.get("most_memory_class", most))
+
+
 async def offers_by_class(site: Site, record: RunRecord) -> dict[int, tuple[Offer, ...]]:
     """The machines to be had for items of the asked memory, twice that, and so on while there are any."""
     policy = record.policy
     offers: dict[int, tuple[Offer, ...]] = {}
-    for memory_class in range(min(MEMORY_CLASSES, policy.item_retries) + 1):
+    for memory_class in range(_most_memory_class(policy) + 1):
         try:
             found = await site.backend.offers(
                 policy.resources.in_class(memory_class), policy, record.concurrency

@@ -38,7 +38,7 @@ async def finish(site: Site, run: Run, say: Callable[[str], None], metrics: Metr
     if stored is not None:
         return await asyncio.to_thread(Outcome.from_bytes, signer, run.number, stored)
     controller = Controller(site, run, say, metrics)
-    observer = await controller.open()
+    observer = await controller.open(to_launch=False)
     await close_launches(site, run)
     gone = await end_machines(site, run, observer.fleet, say, deadline=GONE_SECONDS)
     seen = await take_everything(observer)
@@ -53,7 +53,8 @@ async def finish(site: Site, run: Run, say: Callable[[str], None], metrics: Metr
             state=FAILED,
             message=f"machines could not be seen gone and may cost money: {left}. {outcome.message}",
         )
-    for memory_class in observer.offers:
+    launched = (view.record.memory_class for view in seen.launches)
+    for memory_class in range(max(observer.most_memory_class, *launched, 0) + 1):
         await site.backend.queue(run, memory_class).delete()
     if outcome.state != CANCELLED:
         await _tell_use(observer, say)

@@ -85,6 +85,8 @@ class Observer:
     """What the clock showed, less the store's time at the same moment."""
     spent_before: float = 0.0
     """Dollars that earlier runs cost."""
+    most_memory_class: int = 0
+    """The largest memory that there are machines for, as doublings of what an item asks for."""
     spent_told: float = 0.0
     """Dollars reckoned before this observer began: earlier runs, and this run by an earlier process."""
     ledger: Ledger = field(init=False)
@@ -93,7 +95,7 @@ class Observer:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(
-            self.spec.items.count, self.record.policy, most_memory_class=max(self.offers, default=0)
+            self.spec.items.count, self.record.policy, most_memory_class=self.most_memory_class
         )
         self._signer: Signer = self.site.signer(self.run.generation)
         self._last_batch: str | None = None

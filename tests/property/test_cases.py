@@ -14,6 +14,7 @@ from airflow_provider_spotbatch.control.offers import INTERRUPTIONS, SPOT_WAIT_S
 from airflow_provider_spotbatch.job.errors import NoCapacity, QuotaExceeded, Refusal
 from airflow_provider_spotbatch.job.launches import LaunchRecord
 from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, SPOT_THEN_ON_DEMAND, Policy
+from airflow_provider_spotbatch.job.resources import Resources
 from airflow_provider_spotbatch.job.run_outcome import FAILED, SUCCEEDED, Outcome
 from tests.property.boundaries import AFTER, BEFORE, kill_at_call
 from tests.property.scripted import FROZEN, GONE, NOTICE, Script
@@ -282,3 +283,24 @@ class TestSeveralOffers:
 
         told.check(told.play(story()))
         assert [machine.usd_per_hour for machine in told.cloud.machines.values()] == [0.4, 0.9]
+
+
+class TestAFinishedRun:
+    @pytest.mark.parametrize("gb", [2.0, 4.0])
+    def test_it_is_finished_where_nobody_may_ask_for_prices(self, gb: float) -> None:
+        """Whether an item that outgrew its memory has failed for good depends on the machines there were."""
+        policy = Policy(concurrency=4, early_stop=None)
+        script = Script(failures={1: ["memory", "memory", "memory"]})
+        told = Simulation(items=4, policy=policy, script=script, largest=Resources(memory_gb=gb))
+
+        async def story() -> Outcome:
+            run = await told.begin_run()
+            await told.drive(run)
+            told.use_faults(Faults(throttle_offers=1.0))
+            outcome = await told.finish(run)
+            assert await told.site.backend.queues() == []
+            return outcome
+
+        outcome = told.play(story())
+        assert (outcome.state, outcome.ok, outcome.failed) == (FAILED, 3, 1)
+        assert len([run for run in told.runs if run.item == 1]) == gb / 2, "one try in each memory"
