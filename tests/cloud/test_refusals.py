@@ -34,6 +34,9 @@ from tests.support.fast_clock import FastClock
 from tests.support.runs import REPOSITORY
 
 CONN_ID = "spotbatch_default"
+RESOURCES = Resources(architectures=(ARCHITECTURE,), instance_types=("m5.large", "m6g.large"))
+"""Few pools: each refusal of one takes the box some milliseconds."""
+
 SPOT_STANDARD = "L-34B43A08"
 
 Mood = Callable[[Cloudbox], None]
@@ -114,10 +117,9 @@ class Jobs:
         return str(failed.value)
 
     def _operator(self) -> SpotMapOperator:
-        resources = Resources(architectures=(ARCHITECTURE,))
         with DAG("dag", schedule=None):
             return SpotMapOperator(
-                task_id="task", command=["true"], items=[0], item_resources=resources, deferrable=False
+                task_id="task", command=["true"], items=[0], item_resources=RESOURCES, deferrable=False
             )
 
     async def _driven(self, clock: FastClock, say: Callable[[str], None], request: JobRequest) -> Outcome:
@@ -139,10 +141,9 @@ class Jobs:
             bundle=str(REPOSITORY),
             name="true",
         )
-        resources = Resources(architectures=(ARCHITECTURE,))
         names = ("tests", "dag", "run", f"task_{self._number}", -1, 0, "")
         return JobRequest(
-            *names, packing, [0], Policy(**{"concurrency": 1, "resources": resources, **policy})
+            *names, packing, [0], Policy(**{"concurrency": 1, "resources": RESOURCES, **policy})
         )
 
 
