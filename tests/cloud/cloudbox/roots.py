@@ -75,3 +75,8 @@ def _mirror() -> str:
         if release == own and uri.rstrip("/").endswith("/debian"):
             return uri
     raise RuntimeError(f"no Debian archive among this host's apt sources (its release: {own or 'unknown'})")
+
+
+if __name__ == "__main__":
+    for suite in SUITES:
+        print(f"root file system of {suite}: {root_of(suite)}")
