@@ -17,6 +17,7 @@ import pytest
 from airflow_provider_spotbatch import Environment, Resources, SpotMapOperator
 from airflow_provider_spotbatch.backends.aws import CONCURRENCY, MOST_DISK_GB
 from airflow_provider_spotbatch.backends.aws.images import default_images
+from airflow_provider_spotbatch.backends.aws.prices import extras
 from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_RUNTIME_DAYS, Layout
 from airflow_provider_spotbatch.backends.machine_sizing import plan_machines
 from airflow_provider_spotbatch.backends.settings import Settings
@@ -143,6 +144,7 @@ def test_the_causes_are_those_an_item_may_have() -> None:
 def test_the_worked_cost_of_a_job_is_what_the_recorded_prices_give() -> None:
     types, prices = recorded()
     policy = Policy()
+    beside = extras([{}], public_address=True)
     plans = plan_machines(
         types,
         prices,
@@ -151,13 +153,15 @@ def test_the_worked_cost_of_a_job_is_what_the_recorded_prices_give() -> None:
         purchases=(SPOT,),
         architectures=("x86_64",),
         most_disk_gb=MOST_DISK_GB,
+        extras=beside,
     )
     offers = tuple(plan.offer() for plan in plans)
     expected = estimate(snapshot_of(offers, policy, CONCURRENCY, 10_000), 30)
     [(offer, machines)] = expected.machines
+    [disk_gb] = [plan.disk_gb for plan in plans if plan.slots == offer.slots]
     assert expected.usd is not None
     assert expected.seconds is not None
-    on_demand = min(
+    on_demand = beside.usd_per_hour(disk_gb) + min(
         price.usd_per_hour for price in prices if price.purchase == ON_DEMAND and price.type in offer.types
     )
 
