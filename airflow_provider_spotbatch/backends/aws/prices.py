@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -56,6 +57,10 @@ async def ask_spot(clients: Clients) -> list[dict[str, Any]]:
         StartTime=datetime.now(timezone.utc),
         MaxResults=1000,
     )
+    return await asyncio.to_thread(_newest, history)
+
+
+def _newest(history: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for entry in history:
         pool = (entry["InstanceType"], entry["AvailabilityZone"])
@@ -77,6 +82,12 @@ async def ask_on_demand(
         listed = await _price_list(clients)
     except SpotBatchError:
         listed = {}
+    return await asyncio.to_thread(_sold, types, zones, listed)
+
+
+def _sold(
+    types: Sequence[MachineType], zones: Mapping[str, Iterable[str]], listed: Mapping[str, float]
+) -> dict[str, Any]:
     sold = [type_ for type_ in types if zones.get(type_.name)]
     return {
         "prices": [
@@ -112,6 +123,10 @@ async def _price_list(clients: Clients) -> dict[str, float]:
         ServiceCode="AmazonEC2",
         Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()],
     )
+    return await asyncio.to_thread(_listed, products)
+
+
+def _listed(products: Iterable[str]) -> dict[str, float]:
     prices: dict[str, float] = {}
     for text in products:
         product = json.loads(text)

@@ -42,52 +42,60 @@ class Region:
         return self._store
 
     async def types(self) -> list[MachineType]:
-        found = await self._facts.get(
-            self._name("types"), machine_types.FACTS_SECONDS, lambda: machine_types.ask_types(self.clients)
+        return await self._facts.get(
+            self._name("types"),
+            machine_types.FACTS_SECONDS,
+            lambda: machine_types.ask_types(self.clients),
+            lambda told: [MachineType(**each) for each in told],
         )
-        return [MachineType(**each) for each in found]
 
     async def prices(self, purchase: str) -> list[Price]:
         """Of all types and zones, sold in that way."""
         if purchase == ON_DEMAND:
-            found = (await self._on_demand())["prices"]
-        else:
-            found = await self._facts.get(
-                self._name("spot-prices"), prices.FACTS_SECONDS, lambda: prices.ask_spot(self.clients)
-            )
-        return [Price(**each) for each in found]
+            return (await self._on_demand())[0]
+        return await self._facts.get(
+            self._name("spot-prices"),
+            prices.FACTS_SECONDS,
+            lambda: prices.ask_spot(self.clients),
+            lambda told: [Price(**each) for each in told],
+        )
 
     async def subnets(self, ids: Sequence[str]) -> dict[str, list[str]]:
         """Zone → subnets: those of the connection, or the default ones."""
-        found: dict[str, list[str]] = await self._facts.get(
+        return await self._facts.get(
             self._name("subnets", ids),
             subnets.FACTS_SECONDS,
             lambda: subnets.ask_subnets(self.clients, ids),
+            dict,
         )
-        return found
 
     async def images(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Architecture → what ``ask_images`` tells of it."""
-        found: dict[str, dict[str, Any]] = await self._facts.get(
+        return await self._facts.get(
             self._name("images", names),
             images.FACTS_SECONDS,
             lambda: images.ask_images(self.clients, names),
+            dict,
         )
-        return found
 
     async def estimated_types(self) -> frozenset[str]:
         """Types whose on-demand prices are estimates."""
-        return frozenset((await self._on_demand())["estimated"])
+        return (await self._on_demand())[1]
 
-    async def _on_demand(self) -> dict[str, Any]:
-        found: dict[str, Any] = await self._facts.get(
-            self._name("listed-prices"), prices.FACTS_SECONDS, self._ask_on_demand
+    async def _on_demand(self) -> tuple[list[Price], frozenset[str]]:
+        return await self._facts.get(
+            self._name("listed-prices"),
+            prices.FACTS_SECONDS,
+            self._ask_on_demand,
+            lambda told: ([Price(**each) for each in told["prices"]], frozenset(told["estimated"])),
         )
-        return found
 
     async def _ask_on_demand(self) -> dict[str, Any]:
         zones = await self._facts.get(
-            self._name("zones"), machine_types.FACTS_SECONDS, lambda: machine_types.ask_zones(self.clients)
+            self._name("zones"),
+            machine_types.FACTS_SECONDS,
+            lambda: machine_types.ask_zones(self.clients),
+            dict,
         )
         return await prices.ask_on_demand(self.clients, await self.types(), zones)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable
 from typing import Any, ClassVar, TypeVar
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from airflow_provider_spotbatch.backends.aws import AwsBackend
+from airflow_provider_spotbatch.backends.aws import prices as prices_module
 from airflow_provider_spotbatch.backends.aws.facts import Facts
 from airflow_provider_spotbatch.backends.aws.images import ask_images
 from airflow_provider_spotbatch.backends.aws.instances import (
@@ -63,11 +65,11 @@ class TestFacts:
             nonlocal now
             store = MemoryCloud("facts shared").store
             mine, theirs = (Facts(lambda: store, lambda: now) for _ in range(2))
-            assert await asyncio.gather(*(mine.get("aws/x", 60, ask) for _ in range(5))) == [[1]] * 5
-            assert await theirs.get("aws/x", 60, ask) == [1]
+            assert await asyncio.gather(*(mine.get("aws/x", 60, ask, list) for _ in range(5))) == [[1]] * 5
+            assert await theirs.get("aws/x", 60, ask, list) == [1]
             now += 61
-            assert await mine.get("aws/x", 60, ask) == [2]
-            assert await theirs.get("aws/x", 60, ask) == [2]
+            assert await mine.get("aws/x", 60, ask, list) == [2]
+            assert await theirs.get("aws/x", 60, ask, list) == [2]
 
         asyncio.run(main())
 
@@ -82,8 +84,8 @@ class TestFacts:
                 return 1
 
             with pytest.raises(InvalidInput):
-                await known.get("aws/x", 60, fail)
-            assert await known.get("aws/x", 60, succeed) == 1
+                await known.get("aws/x", 60, fail, int)
+            assert await known.get("aws/x", 60, succeed, int) == 1
 
         asyncio.run(main())
 
@@ -95,9 +97,29 @@ class TestFacts:
             async def ask() -> int:
                 return 1
 
-            assert await Facts(lambda: store).get("aws/x", 60, ask) == 1
+            assert await Facts(lambda: store).get("aws/x", 60, ask, int) == 1
 
         asyncio.run(main())
+
+    def test_what_is_made_of_a_value_is_made_once_and_beside_the_event_loop(self) -> None:
+        made_in = []
+
+        async def ask() -> list[int]:
+            return [1]
+
+        def parse(told: list[int]) -> tuple[int, ...]:
+            made_in.append(threading.current_thread())
+            return tuple(told)
+
+        async def main() -> None:
+            known = Facts(lambda: MemoryCloud("facts parsed").store)
+            first = await known.get("aws/x", 60, ask, parse)
+            assert first == (1,)
+            assert await known.get("aws/x", 60, ask, parse) is first
+
+        asyncio.run(main())
+        assert len(made_in) == 1
+        assert made_in[0] is not threading.main_thread()
 
 
 def listed(**changed: Any) -> dict[str, Any]:
@@ -208,7 +230,14 @@ class TestPrices:
         [price] = run(ask_spot(_asking(DescribeSpotPriceHistory={"SpotPriceHistory": history})))
         assert (price["type"], price["zone"], price["usd_per_hour"]) == ("m6i.large", "us-east-2a", 0.05)
 
-    def test_on_demand_prices_are_those_of_the_list(self) -> None:
+    def test_on_demand_prices_are_those_of_the_list(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        read_in = set()
+
+        def reading(text: str) -> Any:
+            read_in.add(threading.current_thread())
+            return json.JSONDecoder().decode(text)
+
+        monkeypatch.setattr(prices_module.json, "loads", reading)
         dimension = {"priceDimensions": {"x": {"pricePerUnit": {"USD": "0.0960000000"}}}}
         product = {
             "product": {"attributes": {"instanceType": "m6i.large"}},
@@ -228,6 +257,9 @@ class TestPrices:
             ("m6i.large", "us-east-2b"): 0.096,
             ("m9z.large", "us-east-2a"): estimated(MachineType("m9z.large", 2, 8.0)),
         }
+
+        assert threading.main_thread() not in read_in, "the list is MBs: it would hold up the event loop"
+        assert read_in
 
     def test_who_may_not_read_the_list_goes_by_estimates(self) -> None:
         found = run(
