@@ -15,7 +15,11 @@ from airflow_provider_spotbatch.job.errors import CloudUnavailable, Throttled
 from airflow_provider_spotbatch.job.launches import PENDING, RUNNING, TERMINATED, Instance
 
 FRESH_SECONDS = 1.0
-"""An answer this old serves another job's look: with many jobs one call a second, whatever their number."""
+FRESH_SECONDS_MOST = 5.0
+FRESH_LOOKS = 5
+"""An answer this old serves another job's look: with many jobs one call a second, whatever their number. With
+many machines (1,000: 3 MB to read, half a second of this process) as old as five looks take, but less by far
+than a fresh machine may be missing anyway (Ec2Fleet.visibility_bound)."""
 
 REST_SECONDS = 2.0
 REST_SECONDS_MOST = 30.0
@@ -64,13 +68,14 @@ class Instances:
         self._flight: SingleFlight[list[RunMachine]] = SingleFlight()
         self._known: list[RunMachine] = []
         self._known_at: float | None = None
+        self._fresh_seconds = FRESH_SECONDS
 
     async def all(self) -> list[RunMachine]:
         """Machines of every run, terminated ones for as long as EC2 remembers them (about an hour).
 
         Raises Throttled where nobody could look.
         """
-        if self._known_at is not None and self._clock() - self._known_at < FRESH_SECONDS:
+        if self._known_at is not None and self._clock() - self._known_at < self._fresh_seconds:
             return self._known
         return await self._flight.join(self._ask)
 
@@ -86,6 +91,8 @@ class Instances:
         asked = self._clock()
         found = await self._describe({})
         known = [RunMachine(tags_of(each)[RUN_TAG], instance_of(each)) for each in found if _is_ours(each)]
+        took = self._clock() - asked
+        self._fresh_seconds = min(FRESH_SECONDS_MOST, max(FRESH_SECONDS, FRESH_LOOKS * took))
         self._known, self._known_at = known, asked
         return known
 

@@ -1,9 +1,10 @@
-"""Looking at machines while EC2 refuses it: ever less often, not in step with others."""
+"""How often EC2 is asked for all machines: where it refuses ever less often, not in step with others."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -67,3 +68,30 @@ def test_processes_that_were_refused_together_do_not_ask_together_again() -> Non
 def test_once_it_is_answered_it_is_asked_as_often_as_before() -> None:
     story = Story("RequestLimitExceeded", seed=1).told(int(TWO_MINUTES + REST_SECONDS_MOST * 1.5 + 60))
     assert story.asked[-20:] == [story.asked[-1] - second for second in range(19, -1, -1)]
+
+
+@pytest.mark.parametrize(("look_takes", "serves"), [(0.05, 1.0), (0.6, 3.0), (4.0, 5.0)])
+def test_the_longer_a_look_takes_the_longer_it_serves_others(look_takes: float, serves: float) -> None:
+    now = 0.0
+
+    def describe(**_: Any) -> dict[str, Any]:
+        nonlocal now
+        now += look_takes
+        return {"Reservations": []}
+
+    async def main() -> None:
+        nonlocal now
+        sdk = Sdk(DescribeInstances=describe)
+        machines = Instances(sdk.clients(), "s3://bucket", clock=lambda: now)
+        await machines.all()
+        now = serves - 0.01
+        await machines.all()
+        assert len(sdk.asked("DescribeInstances")) == 1
+        now = serves + 0.01
+        await machines.all()
+        assert len(sdk.asked("DescribeInstances")) == 2
+        machines.forget()
+        await machines.all()
+        assert len(sdk.asked("DescribeInstances")) == 3
+
+    asyncio.run(main())
