@@ -10,7 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import BaseOperator, TaskDeferred
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    BaseOperator,
+    TaskDeferred,
+)
 from airflow.sdk import DAG
 
 from airflow_provider_spotbatch import Environment, Items, Resources, SpotMapOperator
@@ -231,3 +236,24 @@ def test_an_event_of_an_earlier_run_does_not_end_this_try(
         make().execute_complete(context, {"state": "over", "job": "j", "generation": 1, "run": 1})
     trigger: Any = deferred.value.trigger
     assert (trigger.of_run.number, deferred.value.method_name) == (2, "execute_complete")
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({}, AirflowException),  # by a trigger of an earlier release
+        ({"retryable": True}, AirflowException),
+        ({"retryable": False}, AirflowFailException),
+    ],
+)
+def test_a_trigger_that_gave_up_for_good_is_not_retried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: dict[str, Any], kind: type[Exception]
+) -> None:
+    connection = {"conn_type": "spotbatch", "extra": {"path": str(tmp_path / "root")}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPOTBATCH_DEFAULT", json.dumps(connection))
+    run = {"job": "j", "generation": 1, "run": 1}
+    context: Any = {"ti": SimpleNamespace(map_index=-1, xcom_pull=lambda **_: {"owner": "me", **run})}
+    event = {"state": "error", "message": "AccessDenied: no. Allow it", **run, **told}
+    with pytest.raises(AirflowException, match="Allow it") as failed:
+        make().execute_complete(context, event)
+    assert type(failed.value) is kind
