@@ -7,6 +7,7 @@ nobody tells errors apart by their text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,11 +30,12 @@ class Fleet(Protocol):
     visibility_bound: float
     """Seconds after which a launched machine is surely in ``describe``: 0 where that is at once."""
 
-    async def launch(self, record: LaunchRecord) -> LaunchOutcome:
+    async def launch(self, record: LaunchRecord, within: float = math.inf) -> LaunchOutcome:
         """Ask for the record's machines, once: a repeated call with an equal record gives the same
         machines and starts no others. May be partial: machines and refusals. A refusal of the whole
         is an outcome without machines, not an exception. Raises only where nothing is known of the
-        call's effect (time-out, broken connection): then the caller repeats it.
+        call's effect (time-out, broken connection): then the caller repeats it. ``within``: seconds after
+        which the cloud is no longer asked, since by then others may count on that; it raises then too.
         """
         ...
 
@@ -108,8 +110,8 @@ class Offer:
     ``usd_per_hour``: of the dearest machine that it may give, which limits go by;
     ``expected_usd_per_hour``: of a machine on average; ``on_demand_usd_per_hour``: what the cheapest of its
     types costs on demand, 0 where that is not known; ``estimated``: prices on demand are not the cloud's own
-    word, but reckoned by size; ``request`` goes into the launch record for the backend itself; ``most`` is how
-    many machines a run may have at once for items of one size of memory.
+    word, but reckoned by size; ``request`` goes into the launch record for the backend itself; ``most`` is
+    how many machines a run may have at once for items of one size of memory.
     """
 
     name: str

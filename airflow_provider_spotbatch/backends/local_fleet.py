@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -29,7 +30,7 @@ from airflow_provider_spotbatch.backends import local_machine
 from airflow_provider_spotbatch.backends.base import RunMachine
 from airflow_provider_spotbatch.backends.rehearsal import Event, Rehearsal
 from airflow_provider_spotbatch.job.boot import Boot
-from airflow_provider_spotbatch.job.errors import AccessDenied, NoCapacity, Refusal
+from airflow_provider_spotbatch.job.errors import AccessDenied, CloudUnavailable, NoCapacity, Refusal
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import (
     PENDING,
@@ -64,8 +65,11 @@ class LocalFleet:
         self._command = command
         self._rehearsal = rehearsal or Rehearsal()
 
-    async def launch(self, record: LaunchRecord) -> LaunchOutcome:
+    async def launch(self, record: LaunchRecord, within: float = math.inf) -> LaunchOutcome:
+        until = time.monotonic() + within
         await asyncio.to_thread(forget_ended, self._root)
+        if time.monotonic() > until:
+            raise CloudUnavailable(f"launch {record.number} was not asked for: it was too late for it")
         ids = [self._instance(record, ordinal) for ordinal in range(len(record.slots))]
         answers = await asyncio.gather(
             *(

@@ -24,7 +24,13 @@ from airflow_provider_spotbatch.backends.memory_queue import MemoryQueue, Messag
 from airflow_provider_spotbatch.backends.memory_store import MemoryStore, Objects
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.boot import Boot
-from airflow_provider_spotbatch.job.errors import InvalidInput, NoCapacity, Refusal, Throttled
+from airflow_provider_spotbatch.job.errors import (
+    CloudUnavailable,
+    InvalidInput,
+    NoCapacity,
+    Refusal,
+    Throttled,
+)
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import (
     PENDING,
@@ -325,8 +331,11 @@ class MemoryFleet:
         self._run = run
         self._boot = boot
 
-    async def launch(self, record: LaunchRecord) -> LaunchOutcome:
+    async def launch(self, record: LaunchRecord, within: float = math.inf) -> LaunchOutcome:
+        until = self._cloud.clock.now() + within
         await self._cloud.travel()
+        if self._cloud.clock.now() > until:
+            raise CloudUnavailable(f"launch {record.number} was not asked for: it was too late for it")
         outcome = self._launched(record) or self._start(record)
         await self._cloud.travel()
         if self._cloud.happens("lose_answer"):

@@ -156,8 +156,9 @@ class Actor:
             self.say(f"launch {record.number} was refused {refusal}{how_often}")
 
     async def _ask_fleet(self, record: LaunchRecord) -> LaunchOutcome:
+        left = PLAN_SECONDS - (self.site.clock() - self._decided_at)
         try:
-            return await self.fleet.launch(record)
+            return await self.fleet.launch(record, within=left)
         except Refusal as refusal:
             return LaunchOutcome(refusals=(refusal,))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -176,8 +177,8 @@ class FleetHere:
         self._boot = boot
         self.visibility_bound = self._fleet.visibility_bound
 
-    async def launch(self, record: LaunchRecord) -> LaunchOutcome:
-        outcome = await self._fleet.launch(record)
+    async def launch(self, record: LaunchRecord, within: float = math.inf) -> LaunchOutcome:
+        outcome = await self._fleet.launch(record, within)
         for machine in outcome.instances:
             if machine.id not in self._cloud.machines:
                 boot = self._boot.for_machine(

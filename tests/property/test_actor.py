@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
+import pytest
+
+from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.control.act import Actor
 from airflow_provider_spotbatch.control.controller import Controller
 from airflow_provider_spotbatch.control.decide import PLAN_SECONDS, decide
 from airflow_provider_spotbatch.control.metrics import SILENT, RunMetrics, Tally
 from airflow_provider_spotbatch.control.observe import Observer
 from airflow_provider_spotbatch.control.plan import Plan, WriteControl
+from airflow_provider_spotbatch.job.errors import CloudUnavailable
 from airflow_provider_spotbatch.job.keys import Run
 from tests.property.scripted import GONE, Script
 from tests.property.simulation import Simulation
@@ -97,5 +102,24 @@ def test_a_plan_is_not_carried_out_late() -> None:
         await asyncio.sleep(PLAN_SECONDS + 1)
         assert not await late.act()
         assert pictured(told) == before
+
+    told.play(story())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_machine_is_asked_for_after_the_life_of_its_plan(seed: int) -> None:
+    """However long the request travels: others may have closed the log since, and seen all settled."""
+    told = Simulation(seed=seed)
+
+    async def story() -> None:
+        run = await told.begin_run()
+        slow = await Process.of(told, run)
+        await slow.plan()
+        await asyncio.sleep(PLAN_SECONDS - 20)
+        told.use_faults(Faults(latency=8.0))
+        with contextlib.suppress(CloudUnavailable):
+            await slow.act()
+        late = [machine.launched - slow.decided_at for machine in told.cloud.machines.values()]
+        assert all(seconds <= PLAN_SECONDS for seconds in late)
 
     told.play(story())

@@ -21,6 +21,7 @@ def emptied(moto: Moto) -> None:
     """Forget all that earlier tests left there."""
     request = urllib.request.Request(f"{moto.url}/moto-api/reset", method="POST")
     urllib.request.urlopen(request, timeout=30).close()
+    _fleets.clear()
 
 
 @cache
@@ -29,6 +30,31 @@ def session() -> Any:
     import boto3
 
     return boto3.Session("testing", "testing", region_name=REGION)
+
+
+@cache
+def moto_session() -> Any:
+    """The same for moto alone, which takes each repeated call for a fleet for another one."""
+    import boto3
+
+    made = boto3.Session("testing", "testing", region_name=REGION)
+    made.events.register("before-call.ec2.CreateFleet", _known_fleet)
+    made.events.register("after-call.ec2.CreateFleet", _remember_fleet)
+    return made
+
+
+_fleets: dict[str, Any] = {}
+"""Client token → answer of moto's."""
+
+
+def _known_fleet(params: dict[str, Any], context: dict[str, Any], **_: Any) -> Any:
+    context["token"] = params["body"]["ClientToken"]
+    return _fleets.get(context["token"])
+
+
+def _remember_fleet(http_response: Any, parsed: Any, context: dict[str, Any], **_: Any) -> None:
+    if http_response.status_code == 200:
+        _fleets[context["token"]] = (http_response, parsed)
 
 
 def bucket_name(test: str) -> str:
@@ -53,7 +79,7 @@ def aws_settings(moto: Moto, name: str, **options: Any) -> Settings:
         options={
             "region": REGION,
             "endpoint_url": moto.url,
-            "session": session,
+            "session": moto_session,
             "instance_profile": "spotbatch-machines",
             "subnets": [subnet["SubnetId"] for subnet in subnets],
             "image": [image.id for image in AMAZON_LINUX],

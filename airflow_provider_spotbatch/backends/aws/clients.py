@@ -27,6 +27,9 @@ READ_SECONDS = 60.0
 ATTEMPTS = 4
 """Tries of one request, with the SDK's own backoff and jitter."""
 
+ONCE_SECONDS = 30.0
+"""A request that is asked no more than once: an instant fleet answers within seconds."""
+
 THREADS = 32
 """Calls of one service at once in a process; more wait their turn. A service that does not answer holds back
 no other: machines must end while queues hang."""
@@ -86,7 +89,7 @@ class Clients:
         self._access = access or Access()
         self._session: Session | None = None
         self._session_since = 0.0
-        self._clients: dict[tuple[str, str], Any] = {}
+        self._clients: dict[tuple[str, str, bool], Any] = {}
         self._lock = threading.Lock()
 
     async def call(
@@ -96,14 +99,19 @@ class Clients:
         *,
         answers: Container[str] = (),
         region: str = "",
+        until: float | None = None,
         **parameters: Any,
     ) -> dict[str, Any]:
         """Call an operation by its API name (``CreateFleet``), in ``region`` where it is not everywhere.
 
+        ``until``: of ``time.monotonic``; it goes out no more than once, and not at all after that moment,
+        however long it had to wait for a thread or for credentials.
         Raises ErrorCode for the error codes in ``answers``, a verdict of ``job.errors`` for all others, and
         CloudUnavailable where nothing is known of the call's effect.
         """
-        asking = partial(self.call_now, service, operation, answers=answers, region=region, **parameters)
+        asking = partial(
+            self.call_now, service, operation, answers=answers, region=region, until=until, **parameters
+        )
         return await asyncio.get_running_loop().run_in_executor(_threads(service), asking)
 
     async def pages(
@@ -118,7 +126,7 @@ class Clients:
     ) -> list[Any]:
         """What all pages of a listing hold under ``key``."""
         found: list[Any] = []
-        token: dict[str, str] = {}
+        token: dict[str, Any] = {}
         while True:
             page = await self.call(service, operation, answers=answers, region=region, **parameters, **token)
             found += page.get(key, [])
@@ -133,16 +141,17 @@ class Clients:
         *,
         answers: Container[str] = (),
         region: str = "",
+        until: float | None = None,
         **parameters: Any,
     ) -> dict[str, Any]:
         """:meth:`call` for a thread: blocks."""
         try:
-            return self._call(service, operation, answers, region, parameters)
+            return self._call(service, operation, answers, region, until, parameters)
         except _CredentialsRefused as refused:
             if not self._renew():
                 raise refused.verdict from None
         try:
-            return self._call(service, operation, answers, region, parameters)
+            return self._call(service, operation, answers, region, until, parameters)
         except _CredentialsRefused as refused:
             raise refused.verdict from None
 
@@ -165,6 +174,7 @@ class Clients:
         operation: str,
         answers: Container[str],
         region: str,
+        until: float | None,
         parameters: dict[str, Any],
     ) -> dict[str, Any]:
         from botocore import xform_name  # type: ignore[import-untyped]
@@ -179,9 +189,10 @@ class Clients:
         )
 
         try:
-            answer: dict[str, Any] = getattr(self._client(service, region), xform_name(operation))(
-                **parameters
-            )
+            client = self._client(service, region, once=until is not None)
+            if until is not None and time.monotonic() >= until:
+                raise CloudUnavailable(f"{service}:{operation} was not asked: it was too late for it")
+            answer: dict[str, Any] = getattr(client, xform_name(operation))(**parameters)
         except ClientError as error:
             code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
             if code in answers:
@@ -204,17 +215,17 @@ class Clients:
             raise CloudUnavailable(f"{service}:{operation} could not be asked: {error}") from error
         return answer
 
-    def _client(self, service: str, region: str) -> Any:
+    def _client(self, service: str, region: str, once: bool) -> Any:
         """Clients may be shared by threads, but not made by several at once."""
         from botocore.config import Config
 
         with self._lock:
-            place = (service, region or self.region)
+            place = (service, region or self.region, once)
             if place not in self._clients:
                 limits = Config(
                     connect_timeout=CONNECT_SECONDS,
-                    read_timeout=READ_SECONDS,
-                    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                    read_timeout=ONCE_SECONDS if once else READ_SECONDS,
+                    retries={"mode": "standard", "total_max_attempts": 1 if once else ATTEMPTS},
                     max_pool_connections=THREADS,
                 )
                 self._clients[place] = self._opened().client(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,7 +37,7 @@ from airflow_provider_spotbatch.backends.aws.refusals import (
     refusals_of_pools,
 )
 from airflow_provider_spotbatch.job.boot import Boot
-from airflow_provider_spotbatch.job.errors import CloudUnavailable, Refusal
+from airflow_provider_spotbatch.job.errors import CloudUnavailable, NoCapacity, Refusal, Throttled
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import PENDING, Instance, LaunchOutcome, LaunchRecord
 from airflow_provider_spotbatch.job.policy import SPOT
@@ -64,6 +66,7 @@ class Ec2Fleet:
         run: Run,
         boot: Boot,
         user_data: Callable[[Boot], str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clients = clients
         self._instances = instances
@@ -71,18 +74,24 @@ class Ec2Fleet:
         self._run = run
         self._boot = boot
         self._user_data = user_data
+        self._clock = clock
+        self._asked_otherwise_at: dict[int, float] = {}
 
-    async def launch(self, record: LaunchRecord) -> LaunchOutcome:
+    async def launch(self, record: LaunchRecord, within: float = math.inf) -> LaunchOutcome:
         if not record.slots:
             return LaunchOutcome()
+        until = self._clock() + within
+        asked_before = False
         try:
-            if there := await self._launched(record):
-                return LaunchOutcome(tuple(there))
-            await self._make_templates(record)
-            answer = await self._create_fleet(record)
+            asked_before = await self._make_templates(record)
+            answer = await self._create_fleet(record, until)
         except ErrorCode:
-            return await self._launched_otherwise(record)
+            return await self._asked_otherwise(record)
         except Refusal as refusal:
+            if asked_before and isinstance(refusal, Throttled):
+                raise CloudUnavailable(
+                    f"launch {record.number} could not be asked for again: {refusal}"
+                ) from None
             return LaunchOutcome(refusals=(await refusal_of_launch(self._clients, record, refusal),))
         finally:
             self._instances.forget()
@@ -116,9 +125,28 @@ class Ec2Fleet:
 
     # --- a launch ------------------------------------------------------------------------------------
 
-    async def _launched(self, record: LaunchRecord) -> list[Instance]:
-        """The record's machines, if it was launched before."""
-        found = await self._instances.of_launch(self._run.tag, record.number)
+    async def _asked_otherwise(self, record: LaunchRecord) -> LaunchOutcome:
+        """The record was asked for before, as the connection was then: what EC2 gave is known from listings
+        alone, so it is the answer only once all of it is sure to be listed."""
+        told_at = self._asked_otherwise_at.setdefault(record.number, self._clock())
+        bound_is_over = self._clock() - told_at >= self.visibility_bound
+        machines = await self._listed(record)
+        if not bound_is_over and len(machines) < len(record.slots):
+            raise CloudUnavailable(
+                f"launch {record.number} was asked for before, by another connection's terms, and EC2 does "
+                "not show its machines yet"
+            )
+        refusals = (
+            () if machines else (NoCapacity(f"launch {record.number} gave no machines when it was asked"),)
+        )
+        return LaunchOutcome(tuple(machines), refusals)
+
+    async def _listed(self, record: LaunchRecord) -> list[Instance]:
+        """The record's machines as far as EC2 lists them."""
+        try:
+            found = await self._instances.of_launch(self._run.tag, record.number)
+        except Refusal as refusal:  # of the look, not of the launch
+            raise CloudUnavailable(f"what launch {record.number} gave is not known: {refusal}") from refusal
         return [
             replace(
                 instance_of(each, price(record, each["InstanceType"], each["Placement"]["AvailabilityZone"])),
@@ -127,17 +155,10 @@ class Ec2Fleet:
             for each in found
         ]
 
-    async def _launched_otherwise(self, record: LaunchRecord) -> LaunchOutcome:
-        """The record was launched before, as the connection was then."""
-        if there := await self._launched(record):
-            return LaunchOutcome(tuple(there))
-        raise CloudUnavailable(
-            f"launch {record.number} was asked for before, by another connection's terms, and EC2 does not "
-            "show its machines yet"
-        )
-
-    async def _make_templates(self, record: LaunchRecord) -> None:
-        """One for each architecture; those that are there from an earlier asking stay as they are."""
+    async def _make_templates(self, record: LaunchRecord) -> bool:
+        """One for each architecture; those that are there from an earlier asking stay as they are. Whether
+        there were any."""
+        were_there = False
         boot = self._boot.for_machine(
             "", record.number, record.slots[0], record.memory_class, "", record.lifetime_seconds
         )
@@ -164,9 +185,10 @@ class Ec2Fleet:
                     ],
                 )
             except ErrorCode:
-                continue
+                were_there = True
+        return were_there
 
-    async def _create_fleet(self, record: LaunchRecord) -> dict[str, Any]:
+    async def _create_fleet(self, record: LaunchRecord, until: float) -> dict[str, Any]:
         """Raises ErrorCode if the record's token was used with other parameters."""
         spot = record.purchase == SPOT
         count = len(record.slots)
@@ -184,6 +206,7 @@ class Ec2Fleet:
             "ec2",
             "CreateFleet",
             answers={OTHER_PARAMETERS},
+            until=until,
             ClientToken=client_token(self._setup.store, self._run, record),
             Type="instant",
             TargetCapacitySpecification={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -486,11 +487,11 @@ class TestQuotas:
 
 
 class TestRepeatedLaunch:
-    def test_machines_that_are_there_are_the_answer(self) -> None:
-        sdk = Sdk(DescribeInstances=listing(described("i-1"), described("i-2", "terminated")))
-        outcome = launched(sdk)
-        assert [(each.id, each.usd_per_hour) for each in outcome.instances] == [("i-1", 0.04), ("i-2", 0.04)]
-        assert sdk.asked("CreateFleet") == []
+    def test_ec2_is_asked_again_whatever_it_lists(self) -> None:
+        """A listing may show one machine of four: the token gives all of them."""
+        answer = {"Instances": [given("m6g.large", "subnet-a", "i-1", "i-2", "i-3", "i-4")]}
+        sdk = Sdk(CreateFleet=answer, DescribeInstances=listing(described("i-1")))
+        assert [each.id for each in launched(sdk, record(4)).instances] == ["i-1", "i-2", "i-3", "i-4"]
 
     def test_a_template_that_is_there_is_used(self) -> None:
         sdk = Sdk(
@@ -499,16 +500,90 @@ class TestRepeatedLaunch:
         )
         assert len(launched(sdk).instances) == 2
 
-    def test_a_token_used_with_other_parameters_gives_the_machines_of_then(self) -> None:
+    def test_one_that_may_not_be_asked_again_yet_is_not_answered(self) -> None:
+        """Its machines, if it has any, would be ended as nobody's."""
+        sdk = Sdk(
+            CreateLaunchTemplate="InvalidLaunchTemplateName.AlreadyExistsException",
+            CreateFleet="RequestLimitExceeded",
+        )
+        with pytest.raises(CloudUnavailable, match="launch 7 could not be asked for again"):
+            launched(sdk)
+
+
+class TestTokenUsedWithOtherParameters:
+    """What a launch gave, asked for by another connection's terms, is known from listings alone."""
+
+    def later(self, seconds: float, *listed: dict[str, Any] | str) -> LaunchOutcome:
+        """The answer to an asking so long after the first that was told of other parameters. ``listed``: what
+        EC2 lists each time."""
+        now = 1000.0
+        listings = [each if isinstance(each, str) else listing(each) for each in listed] or [listing()]
+        sdk = Sdk(CreateFleet="IdempotentParameterMismatch", DescribeInstances=listings)
+        clients = sdk.clients()
+        instances = Instances(clients, STORE)
+        asking = Ec2Fleet(
+            clients, instances, SETUP, RUN, boot(), lambda its: its.to_text(), clock=lambda: now
+        )
+
+        async def main() -> LaunchOutcome:
+            nonlocal now
+            try:
+                return await asking.launch(record())
+            except CloudUnavailable:
+                now += seconds
+                return await asking.launch(record())
+
+        return asyncio.run(main())
+
+    def test_all_machines_are_the_answer_at_once(self) -> None:
         sdk = Sdk(
             CreateFleet="IdempotentParameterMismatch",
-            DescribeInstances=[listing(), listing(described("i-1"))],
+            DescribeInstances=listing(described("i-1"), described("i-2", "terminated")),
         )
-        assert [each.id for each in launched(sdk).instances] == ["i-1"]
+        outcome = launched(sdk)
+        assert [(each.id, each.usd_per_hour) for each in outcome.instances] == [("i-1", 0.04), ("i-2", 0.04)]
 
-    def test_while_they_cannot_be_seen_it_raises(self) -> None:
+    def test_some_are_not_until_all_are_sure_to_be_listed(self) -> None:
         with pytest.raises(CloudUnavailable, match="launch 7 was asked for before"):
-            launched(Sdk(CreateFleet="IdempotentParameterMismatch", DescribeInstances=listing()))
+            self.later(29, described("i-1"))
+
+    def test_then_those_listed_are(self) -> None:
+        assert [each.id for each in self.later(30, described("i-1")).instances] == ["i-1"]
+
+    def test_a_launch_that_gave_none_is_a_want_of_capacity(self) -> None:
+        outcome = self.later(30)
+        assert outcome.instances == ()
+        assert [type(each) for each in outcome.refusals] == [NoCapacity]
+
+    def test_where_nobody_can_look_it_is_not_answered(self) -> None:
+        with pytest.raises(CloudUnavailable, match="what launch 7 gave is not known"):
+            self.later(30, "RequestLimitExceeded")
+
+
+class TestTimeToAsk:
+    def test_a_launch_whose_time_is_over_is_not_asked_for(self) -> None:
+        sdk = Sdk()
+        with pytest.raises(CloudUnavailable, match="too late"):
+            asyncio.run(fleet(sdk).launch(record(), within=0.0))
+        assert sdk.asked("CreateFleet") == []
+
+    def test_time_that_templates_take_counts(self) -> None:
+        passed = threading.Event()
+
+        def slow(**_: Any) -> dict[str, Any]:
+            passed.wait(0.05)
+            return {}
+
+        sdk = Sdk(CreateLaunchTemplate=slow)
+        with pytest.raises(CloudUnavailable, match="too late"):
+            asyncio.run(fleet(sdk).launch(record(), within=0.05))
+        assert sdk.asked("CreateFleet") == []
+
+    def test_it_is_asked_once_for_half_a_minute(self) -> None:
+        sdk = Sdk()
+        launched(sdk)
+        once = sdk.made[-1]["config"]
+        assert (once.retries["total_max_attempts"], once.read_timeout) == (1, 30.0)
 
 
 class TestDescribe:
