@@ -12,6 +12,7 @@ from airflow_provider_spotbatch.control.estimate import (
     BOOT_SECONDS,
     Estimate,
     estimate,
+    forbidden_by,
     price_line,
     snapshot_of,
 )
@@ -70,7 +71,7 @@ async def run(arguments: argparse.Namespace) -> int:
         max_instances=site.settings.max_instances,
         max_usd_per_hour=site.settings.max_usd_per_hour,
     )
-    _show(estimate(seen, arguments.item_seconds), arguments)
+    _show(estimate(seen, arguments.item_seconds), forbidden_by(seen), arguments)
     return 0
 
 
@@ -90,13 +91,14 @@ def _policy(arguments: argparse.Namespace) -> Policy:
     )
 
 
-def _show(expected: Estimate, arguments: argparse.Namespace) -> None:
+def _show(expected: Estimate, forbidden: str, arguments: argparse.Namespace) -> None:
     if arguments.json:
         machines = [{"offer": asdict(offer), "count": count} for offer, count in expected.machines]
         output.print_json({**asdict(expected), "machines": machines})
         return
     say = output.sayer(arguments)
-    say(price_line(expected, arguments.budget_usd) or "nothing is paid for these machines")
+    free = "nothing is paid for these machines"
+    say(forbidden or price_line(expected, arguments.budget_usd) or free)
     if expected.seconds is not None:
         say(f"{expected.items:,} items take about {duration(expected.seconds)}")
     if expected.usd:

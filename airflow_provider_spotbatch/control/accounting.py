@@ -64,15 +64,16 @@ def usd_per_thousand(usd: float, items: int) -> float:
     return 1000 * usd / items if items else 0.0
 
 
-def spending_line(cost_usd: float, ok: int, spending: Spending | None) -> str:
+def spending_line(cost_usd: float, ok: int, spending: Spending | None, *, resumed: bool = False) -> str:
     """The account of a job in one line. ``cost_usd``: of all its runs; ``ok``: its items with a result;
-    ``spending``: of the last run."""
-    parts = [f"cost ${cost_usd:.4f}"]
+    ``spending``: of the last run, which is told apart where it ``resumed`` what others paid for."""
+    parts = [f"cost ${cost_usd:.4f}" + (" in all runs" if resumed else "")]
     if ok:
         parts.append(f"${usd_per_thousand(cost_usd, ok):.4f} per 1,000 items")
     if spending is not None and spending.saving is not None:
         less = f"{100 * abs(spending.saving):.0f} % {'less' if spending.saving >= 0 else 'more'}"
-        parts.append(f"about {less} than on demand (${spending.on_demand_usd:.4f})")
+        saved = f"about {less} than on demand (${spending.on_demand_usd:.4f})"
+        parts.append(f"this run {saved}" if resumed else saved)
     if spending is not None and spending.total_usd > 0:
         shares = (
             ("work", spending.work_usd),
@@ -81,7 +82,7 @@ def spending_line(cost_usd: float, ok: int, spending: Spending | None) -> str:
             ("idle", spending.idle_usd),
         )
         parts.append(
-            "paid time: "
+            f"paid time{' of this run' if resumed else ''}: "
             + ", ".join(f"{100 * usd / spending.total_usd:.0f} % {what}" for what, usd in shares)
         )
     return " · ".join(parts)

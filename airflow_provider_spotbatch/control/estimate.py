@@ -61,6 +61,7 @@ def snapshot_of(
         offers={0: offers},
         max_instances=max_instances,
         max_usd_per_hour=max_usd_per_hour,
+        budget_usd=policy.budget_usd,
         unsent={0: items},
     )
 
@@ -110,6 +111,22 @@ def _fleet(seen: Snapshot, slots: int) -> list[tuple[Offer, int]]:
         machines += tuple(Machine("", 1, 0, each, PENDING, usd_per_hour=offer.usd_per_hour) for each in asked)
         missing -= sum(asked)
     return [(offers[name], count) for name, count in counts.items()]
+
+
+def forbidden_by(seen: Snapshot) -> str:
+    """Which limit allows not even one machine, in words; "" where none does so."""
+    least = min((offer.usd_per_hour for offer in seen.offers[0]), default=0.0)
+    if seen.max_usd_per_hour is not None and least > seen.max_usd_per_hour:
+        return (
+            f"max_usd_per_hour of the connection (${seen.max_usd_per_hour:g}) allows no machine: the "
+            f"cheapest may cost ${least:.4f} an hour"
+        )
+    if seen.budget_usd is not None and least_usd(least) > seen.budget_usd:
+        return (
+            f"the budget of ${seen.budget_usd:g} pays for no machine: a minute of the cheapest may cost "
+            f"${least_usd(least):.4f}"
+        )
+    return ""
 
 
 def price_line(expected: Estimate, budget_usd: float | None = None) -> str:

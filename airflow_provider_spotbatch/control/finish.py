@@ -59,7 +59,8 @@ async def finish(site: Site, run: Run, say: Callable[[str], None], metrics: Metr
     if outcome.state != CANCELLED:
         await _tell_use(observer, say)
     if outcome.cost_usd is not None:
-        say(spending_line(outcome.cost_usd, outcome.ok, outcome.spending))
+        resumed = observer.spent_before > 0
+        say(spending_line(outcome.cost_usd, outcome.ok, outcome.spending, resumed=resumed))
     # Last, since whoever finds an outcome has nothing left to do.
     if not await site.store.create(run.outcome, outcome.to_bytes(signer)):
         stored = await site.store.read(run.outcome)

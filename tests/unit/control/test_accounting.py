@@ -87,6 +87,14 @@ def test_the_parts_add_up_to_the_cost_and_none_is_below_zero(given_machines: lis
     assert spending.total_usd == pytest.approx(paid)
 
 
+def test_the_line_tells_apart_what_is_of_all_runs_and_what_of_the_last() -> None:
+    line = spending_line(0.72, 1800, spending_of([HOUR]), resumed=True)
+    cost, _, saving, shares = line.split(" · ")
+    assert cost == "cost $0.7200 in all runs"
+    assert saving.startswith("this run about 64 % less than on demand")
+    assert shares.startswith("paid time of this run: ")
+
+
 def test_the_line_tells_cost_saving_and_shares() -> None:
     line = spending_line(0.36, 1800, spending_of([HOUR]))
     assert line == (

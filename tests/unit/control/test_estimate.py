@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from airflow_provider_spotbatch.control.estimate import (
     BOOT_SECONDS,
     Estimate,
     estimate,
+    forbidden_by,
     price_line,
     snapshot_of,
 )
@@ -52,6 +54,25 @@ def test_whole_machines_of_the_best_offer_and_the_remainder_from_a_smaller_one()
     assert expected.usd_per_hour == pytest.approx(2 * 0.32 + 2 * 0.1)
     assert expected.most_usd_per_hour == pytest.approx(2 * 0.4 + 2 * 0.12)
     assert expected.on_demand_usd_per_hour == pytest.approx(2 * 1.0 + 2 * 0.25)
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits", "told"),
+    [
+        (Policy(), {"max_usd_per_hour": 0.1}, r"max_usd_per_hour .*\(\$0.1\) allows no machine: .* \$0.1200"),
+        (Policy(budget_usd=0.0001), {}, r"the budget of \$0.0001 pays for no machine: .* \$0.0020"),
+    ],
+)
+def test_a_limit_that_allows_no_machine_is_named(policy: Policy, limits: dict[str, Any], told: str) -> None:
+    seen = snapshot_of((EIGHT, TWO), policy, 16, 1000, **limits)
+    assert estimate(seen).machines == ()
+    assert re.match(told, forbidden_by(seen))
+
+
+def test_limits_that_allow_a_machine_are_not_told() -> None:
+    seen = snapshot_of((EIGHT, TWO), Policy(budget_usd=0.002), 16, 1000, max_usd_per_hour=0.12)
+    assert fleet(estimate(seen)) == {"spot-2": 1}
+    assert forbidden_by(seen) == ""
 
 
 def test_a_job_of_few_items_gets_few_machines() -> None:
