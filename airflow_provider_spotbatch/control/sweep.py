@@ -21,7 +21,14 @@ from airflow_provider_spotbatch.job.errors import (
     SpotBatchError,
     Throttled,
 )
-from airflow_provider_spotbatch.job.keys import JOBS, Generation, Run, run_of_queue, run_of_tag
+from airflow_provider_spotbatch.job.keys import (
+    JOBS,
+    Generation,
+    Run,
+    removed_number,
+    run_of_queue,
+    run_of_tag,
+)
 from airflow_provider_spotbatch.job.launches import TERMINATED
 from airflow_provider_spotbatch.job.signing import unverified_body
 
@@ -39,7 +46,7 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 
 UNKNOWN = "is not in the store"
-"""Why a run is over whose job was cleaned away."""
+"""Why a run is over of which the store does not even know that it was cleaned away."""
 
 Say = Callable[[str], None]
 
@@ -152,7 +159,8 @@ class _Runs:
             self._say(f"run {run.tag} is left alone, since it cannot be read: {error}")
             return None
         if record is None:
-            return UNKNOWN
+            removed = await self._site.store.exists(removed_number(run.generation))
+            return "was removed with its job" if removed else UNKNOWN
         if self._site.wall_clock() > record.created + record.policy.max_runtime + LATE_SECONDS:
             return f"is past its max_runtime ({record.policy.max_runtime:g} s)"
         return None

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_spotbatch.backends.memory_faults import Faults
 from airflow_provider_spotbatch.control.sweep import ITEMS_SECONDS, LATE_SECONDS, SweepReport, sweep
 from airflow_provider_spotbatch.job.errors import SpotBatchError
-from airflow_provider_spotbatch.job.keys import Generation, Run
+from airflow_provider_spotbatch.job.keys import Generation, Run, removed_number
 from airflow_provider_spotbatch.job.launches import LaunchRecord
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_record import RunRecord
@@ -104,6 +104,19 @@ def test_machines_of_a_run_that_the_store_does_not_know_are_ended() -> None:
         await story.sweep()
         assert story.cloud.on() == []
         assert await story.site.backend.queues() == [run.queue(0)]
+
+    story.play(told())
+
+
+def test_queues_of_a_job_that_was_cleaned_away_are_removed() -> None:
+    story = Story()
+
+    async def told() -> None:
+        run = Run(Generation("cleaned-0123456789abcdef", 1), 1)
+        await story.site.backend.queue(run, 0).send(["left"])
+        await story.site.store.create(removed_number(run.generation), b"")
+        assert (await story.sweep()).queues == (run.queue(0),)
+        assert await story.site.backend.queues() == []
 
     story.play(told())
 
