@@ -48,6 +48,8 @@ LONGEST_PAUSE = 30.0
 UNKNOWN = "is not in the store"
 """Why a run is over of which the store does not even know that it was cleaned away."""
 
+REMOVED = "was removed with its job"
+
 Say = Callable[[str], None]
 
 
@@ -160,7 +162,7 @@ class _Runs:
             return None
         if record is None:
             removed = await self._site.store.exists(removed_number(run.generation))
-            return "was removed with its job" if removed else UNKNOWN
+            return REMOVED if removed else UNKNOWN
         if self._site.wall_clock() > record.created + record.policy.max_runtime + LATE_SECONDS:
             return f"is past its max_runtime ({record.policy.max_runtime:g} s)"
         return None
@@ -243,6 +245,9 @@ async def _remove_queues(site: Site, queues: tuple[Leftover, ...], say: Say) -> 
         assert named is not None, "it was planned by this name"
         say(f"removing the queue {leftover.name}: its run {leftover.why}")
         await site.backend.queue(*named).delete()
+        if leftover.why == REMOVED:  # nobody sends to it any more: what says so would be all that is left
+            run, memory_class = named
+            await site.store.delete([run.queue_deleted(memory_class)])
     return tuple(leftover.name for leftover in queues)
 
 

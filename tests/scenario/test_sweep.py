@@ -115,8 +115,10 @@ def test_queues_of_a_job_that_was_cleaned_away_are_removed() -> None:
         run = Run(Generation("cleaned-0123456789abcdef", 1), 1)
         await story.site.backend.queue(run, 0).send(["left"])
         await story.site.store.create(removed_number(run.generation), b"")
+        await story.site.store.create(run.queue_deleted(0), b"")  # as clouds do that forget deleted queues
         assert (await story.sweep()).queues == (run.queue(0),)
         assert await story.site.backend.queues() == []
+        assert await story.site.store.list_objects("jobs") == []
 
     story.play(told())
 
