@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 ELSEWHERE = {
-    "a package index, by name": ("pypi.org", 443),
+    "the internet, by name": ("www.python.org", 443),
     "the internet": ("1.1.1.1", 443),
     "a name server": ("8.8.8.8", 53),
     "another network of the provider's": ("10.0.0.2", 53),
