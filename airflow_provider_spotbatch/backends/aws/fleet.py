@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import re
@@ -37,7 +38,13 @@ from airflow_provider_spotbatch.backends.aws.refusals import (
     refusals_of_pools,
 )
 from airflow_provider_spotbatch.job.boot import Boot
-from airflow_provider_spotbatch.job.errors import CloudUnavailable, NoCapacity, Refusal, Throttled
+from airflow_provider_spotbatch.job.errors import (
+    CloudUnavailable,
+    NoCapacity,
+    Refusal,
+    SpotBatchError,
+    Throttled,
+)
 from airflow_provider_spotbatch.job.keys import Run
 from airflow_provider_spotbatch.job.launches import PENDING, Instance, LaunchOutcome, LaunchRecord
 from airflow_provider_spotbatch.job.policy import SPOT
@@ -76,6 +83,7 @@ class Ec2Fleet:
         self._user_data = user_data
         self._clock = clock
         self._asked_otherwise_at: dict[int, float] = {}
+        self._templates: dict[int, list[str]] = {}
 
     async def launch(self, record: LaunchRecord, within: float = math.inf) -> LaunchOutcome:
         if not record.slots:
@@ -83,6 +91,7 @@ class Ec2Fleet:
         until = self._clock() + within
         asked_before = False
         try:
+            await self._remove_earlier_templates(record)
             asked_before = await self._make_templates(record)
             answer = await self._create_fleet(record, until)
         except ErrorCode:
@@ -159,16 +168,18 @@ class Ec2Fleet:
         """One for each architecture; those that are there from an earlier asking stay as they are. Whether
         there were any."""
         were_there = False
+        names = self._templates.setdefault(record.number, [])
         boot = self._boot.for_machine(
             "", record.number, record.slots[0], record.memory_class, "", record.lifetime_seconds
         )
         for architecture in architectures(record):
+            name = template_name(self._setup.store, self._run, record, architecture)
             try:
                 await self._clients.call(
                     "ec2",
                     "CreateLaunchTemplate",
                     answers={TEMPLATE_EXISTS},
-                    LaunchTemplateName=template_name(self._setup.store, self._run, record, architecture),
+                    LaunchTemplateName=name,
                     LaunchTemplateData=template_data(
                         self._setup,
                         self._run,
@@ -186,7 +197,18 @@ class Ec2Fleet:
                 )
             except ErrorCode:
                 were_there = True
+            names.append(name)
         return were_there
+
+    async def _remove_earlier_templates(self, record: LaunchRecord) -> None:
+        """Those of launches before: their answers are in the store, since a launch needs that of the last. A
+        region holds few thousand templates. What cannot be removed now goes when the fleet is closed."""
+        for number in [each for each in self._templates if each < record.number]:
+            for name in self._templates.pop(number):
+                with contextlib.suppress(ErrorCode, SpotBatchError):
+                    await self._clients.call(
+                        "ec2", "DeleteLaunchTemplate", answers=TEMPLATE_GONE, LaunchTemplateName=name
+                    )
 
     async def _create_fleet(self, record: LaunchRecord, until: float) -> dict[str, Any]:
         """Raises ErrorCode if the record's token was used with other parameters."""

@@ -72,6 +72,12 @@ THROTTLED = frozenset(
     }
 )
 
+CROWDED = {
+    "MaxTemplateLimitExceeded": "A region holds 5,000 launch templates: remove those that nobody uses "
+    "('spotbatch sweep' removes what jobs left), or ask for more in Service Quotas (service ec2)",
+}
+"""Limits of what serves only to launch: room comes back, and until then no kind of machine may be had."""
+
 DENIED = frozenset(
     {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "AuthorizationError", "NotAuthorized"}
 )
@@ -155,6 +161,8 @@ def verdict(
         return QuotaExceeded(told, remedy=QUOTAS[code], code=code)
     if code in THROTTLED:
         return Throttled(told, remedy="It is asked again, less often", code=code)
+    if code in CROWDED:
+        return Throttled(told, remedy=CROWDED[code], code=code)
     if code in DENIED:
         return AccessDenied(told, remedy=_permission(message, operation), code=code)
     if code in ACCOUNT:

@@ -445,6 +445,13 @@ class TestQuotas:
         assert [each["QuotaCode"] for each in sdk.asked("GetServiceQuota")] == [code]
         assert f"{purchase} instances, now 8, is {code}. Raise it: aws service-quotas" in refusal.remedy
 
+    def test_a_quota_whose_code_is_not_known_is_looked_for_in_the_console(self) -> None:
+        refusal = self.refusal({"Quota": {"Value": 8.0}}, type_="p6-b200.48xlarge")
+        assert "The quota of vCPUs of p6 spot instances is found in the console of Service Quotas" in (
+            refusal.remedy
+        )
+        assert not refusal.fatal
+
     @pytest.mark.parametrize(("vcpus", "fatal"), [(0.0, True), (1.0, True), (2.0, False)])
     def test_it_is_fatal_only_below_one_machine(self, vcpus: float, fatal: bool) -> None:
         assert self.refusal({"Quota": {"Value": vcpus}}).fatal is fatal
@@ -484,6 +491,36 @@ class TestQuotas:
         sdk = Sdk(CreateFleet=answer, GetServiceQuota={"Quota": {"Value": vcpus}})
         [refusal] = launched(sdk, record(least_vcpus=2)).refusals
         assert refusal.fatal is fatal
+
+
+class TestTemplatesOfEarlierLaunches:
+    def launches(self, sdk: Sdk, *numbers: int) -> None:
+        mine = fleet(sdk)
+
+        async def main() -> None:
+            for number in numbers:
+                await mine.launch(replace(record(), number=number))
+
+        asyncio.run(main())
+
+    def removed(self, sdk: Sdk) -> list[str]:
+        return [each["LaunchTemplateName"].split("-3-")[-1] for each in sdk.asked("DeleteLaunchTemplate")]
+
+    def test_they_go_with_the_next_launch_which_needs_their_answer(self) -> None:
+        sdk = Sdk(CreateFleet={"Errors": [error("InsufficientInstanceCapacity")]})
+        self.launches(sdk, 1, 2, 3)
+        assert self.removed(sdk) == ["1-arm64", "1-x86-64", "2-arm64", "2-x86-64"]
+
+    def test_those_of_a_launch_that_is_asked_again_stay(self) -> None:
+        sdk = Sdk()
+        self.launches(sdk, 1, 1)
+        assert self.removed(sdk) == []
+
+    @pytest.mark.parametrize("failure", ["InvalidLaunchTemplateName.NotFoundException", "InternalError"])
+    def test_what_cannot_be_removed_holds_back_no_launch(self, failure: str) -> None:
+        sdk = Sdk(DeleteLaunchTemplate=failure)
+        self.launches(sdk, 1, 2)
+        assert len(sdk.asked("CreateFleet")) == 2
 
 
 class TestRepeatedLaunch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_spotbatch.backends.aws.quotas import quota_class, quota_code
+from airflow_provider_spotbatch.backends.aws.quotas import UNKNOWN, quota_class, quota_code
 from airflow_provider_spotbatch.backends.aws.verdicts import verdict
 from airflow_provider_spotbatch.job.errors import (
     AccessDenied,
@@ -30,6 +30,7 @@ from airflow_provider_spotbatch.job.errors import (
         ("MaxFleetCountExceeded", QuotaExceeded, "AWS Support"),
         ("RequestLimitExceeded", Throttled, "less often"),
         ("InvalidLaunchTemplateName.NotFoundException", Throttled, "less often"),
+        ("MaxTemplateLimitExceeded", Throttled, "spotbatch sweep"),
         ("UnauthorizedOperation", AccessDenied, "iam:PassRole"),
         ("AccessDenied", AccessDenied, "Allow ec2:CreateFleet"),
         ("ExpiredToken", AccessDenied, "Renew the credentials"),
@@ -106,6 +107,11 @@ def test_what_is_wrong_of_one_pool_leaves_the_others(code: str) -> None:
         ("dl1.24xlarge", "L-85EED4F7", "L-6E869C2A"),
         ("trn1.2xlarge", "L-6B0D517C", "L-2C3B7624"),
         ("f2.6xlarge", "L-88CF9481", "L-74FC7D96"),
+        ("p5en.48xlarge", "L-C4BD4855", "L-417A185B"),
+        ("hpc7a.96xlarge", UNKNOWN, "L-F7808C92"),
+        ("u-6tb1.112xlarge", UNKNOWN, "L-43DA4232"),
+        ("u7i-12tb.224xlarge", UNKNOWN, "L-43DA4232"),
+        ("p6-b200.48xlarge", UNKNOWN, UNKNOWN),
     ],
 )
 def test_the_quota_of_a_type(type_: str, spot: str, on_demand: str) -> None:
