@@ -1,6 +1,7 @@
 """EC2's limits of vCPUs: which one a machine type counts against, what it is now, how to raise it.
 
-Codes: Service Quotas, service ``ec2``, "All … Spot Instance Requests" and "Running On-Demand … instances".
+Codes: EC2 User Guide, "Spot Instance quotas" and "On-Demand Instance quotas" (2025), by Service Quotas' names
+"All … Spot Instance Requests" and "Running On-Demand … instances".
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from airflow_provider_spotbatch.backends.machine_sizing import MachineType
 from airflow_provider_spotbatch.job.errors import QuotaExceeded, SpotBatchError
 from airflow_provider_spotbatch.job.policy import SPOT
 
+UNKNOWN = ""
+
 _CODES = {
     "standard (A, C, D, H, I, M, R, T, Z)": ("L-34B43A08", "L-1216C47A"),
     "G and VT": ("L-3819A6DF", "L-DB2E81BA"),
@@ -22,27 +25,43 @@ _CODES = {
     "Inf": ("L-B5D1601B", "L-1945791B"),
     "Trn": ("L-6B0D517C", "L-2C3B7624"),
     "DL": ("L-85EED4F7", "L-6E869C2A"),
+    "P5": ("L-C4BD4855", "L-417A185B"),
+    "HPC": (UNKNOWN, "L-F7808C92"),
+    "high memory": (UNKNOWN, "L-43DA4232"),
 }
 """Quota codes of spot and of on-demand machines, by class of families."""
 
 _STANDARD = next(iter(_CODES))
-_CLASSES = {"g": "G and VT", "gr": "G and VT", "vt": "G and VT", "p": "P", "x": "X", "f": "F"} | {
+_CLASSES = {
+    **dict.fromkeys(("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), _STANDARD),
+    **dict.fromkeys(("g", "gr", "vt"), "G and VT"),
+    **dict.fromkeys(("p2", "p3", "p4"), "P"),
+    "p5": "P5",
+    "x": "X",
+    "f": "F",
     "inf": "Inf",
     "trn": "Trn",
     "dl": "DL",
+    "hpc": "HPC",
+    "u": "high memory",
 }
+"""By what the types' names begin with: letters alone, or with the generation where that decides."""
 
 _LIMIT_TOLD = re.compile(r"vCPU limit of (\d+)")
 
 
 def quota_class(type_: str) -> str:
-    """The class of families whose quota a machine type counts against."""
-    letters = re.match("[a-z]+", type_)
-    return _CLASSES.get(letters.group() if letters else "", _STANDARD)
+    """The class of families whose quota a machine type counts against: of a family that is not known here, it
+    is taken for one of its own."""
+    named = re.match("([a-z]+)[0-9]?", type_)
+    if named is None:
+        return type_
+    return _CLASSES.get(named.group()) or _CLASSES.get(named.group(1)) or named.group()
 
 
 def quota_code(class_: str, purchase: str) -> str:
-    spot, on_demand = _CODES[class_]
+    """UNKNOWN where it is not known."""
+    spot, on_demand = _CODES.get(class_, (UNKNOWN, UNKNOWN))
     return spot if purchase == SPOT else on_demand
 
 
@@ -72,18 +91,24 @@ async def explained(
     now = await _quota(clients, code)
     if now is None and (told := _LIMIT_TOLD.search(refusal.message)):
         now = float(told.group(1))
-    wanted = f"{max(64, 2 * int(now or 0))}"
-    is_now = f", now {now:g}," if now is not None else ""
     return QuotaExceeded(
         refusal.message,
-        remedy=(
-            f"The quota of vCPUs of {class_} {purchase} instances{is_now} is {code}. Raise it: aws "
-            f"service-quotas request-service-quota-increase --service-code ec2 --quota-code {code} "
-            f"--desired-value {wanted} --region {clients.region}"
-        ),
+        remedy=_remedy(clients.region, class_, purchase, code, now),
         code=refusal.code,
         below_one_machine=_is_below(now, class_, least_vcpus)
         and await _others_are_below(clients, class_, purchase, least_vcpus),
+    )
+
+
+def _remedy(region: str, class_: str, purchase: str, code: str, now: float | None) -> str:
+    is_now = f", now {now:g}," if now is not None else ""
+    quota = f"The quota of vCPUs of {class_} {purchase} instances{is_now}"
+    if code == UNKNOWN:
+        return f"{quota} is found in the console of Service Quotas (Amazon EC2, {region}): raise it there"
+    wanted = max(64, 2 * int(now or 0))
+    return (
+        f"{quota} is {code}. Raise it: aws service-quotas request-service-quota-increase --service-code ec2 "
+        f"--quota-code {code} --desired-value {wanted} --region {region}"
     )
 
 
@@ -102,6 +127,8 @@ def _is_below(vcpus: float | None, class_: str, least_vcpus: Mapping[str, int]) 
 
 async def _quota(clients: Clients, code: str) -> float | None:
     """The quota's value; None where nobody may know it: the permission is optional."""
+    if code == UNKNOWN:
+        return None
     try:
         answer = await clients.call("service-quotas", "GetServiceQuota", ServiceCode="ec2", QuotaCode=code)
     except SpotBatchError:
