@@ -8,6 +8,7 @@ import re
 from functools import partial
 from typing import Any
 
+from airflow_provider_spotbatch.backends.aws.prices import check_currency
 from airflow_provider_spotbatch.connection_extra import Extra
 from airflow_provider_spotbatch.job.errors import InvalidInput
 
@@ -68,6 +69,10 @@ def _amazon(conn_id: str, aws_conn_id: str | None, region: str | None) -> dict[s
         )
     if not amazon.region_name:
         raise InvalidInput(f"connection {conn_id!r}: name the 'region' of its machines, such as eu-west-1")
+    try:
+        check_currency(amazon.region_name)
+    except InvalidInput as error:
+        raise InvalidInput(f"connection {conn_id!r}: {error}") from None
     return {
         "region": amazon.region_name,
         "endpoint_url": amazon.endpoint_url or "",

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_spotbatch.backends.aws.clients import Clients
 from airflow_provider_spotbatch.backends.aws.images import taken_gb
 from airflow_provider_spotbatch.backends.machine_sizing import Extras, MachineType, Price
-from airflow_provider_spotbatch.job.errors import SpotBatchError
+from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT
 
 FACTS_SECONDS = 3600.0
@@ -21,6 +21,13 @@ PRODUCT = "Linux/UNIX"
 
 PRICE_LIST_REGION = "us-east-1"
 """The price list of all regions is served from a few (Pricing API reference, "Endpoints")."""
+
+_CURRENCIES = {"cn": "CNY", "eusc": "EUR"}
+"""Of Amazon's clouds that have their own, by what their regions' names begin with (Getting Started with AWS in
+China, "Billing and Payment"; AWS European Sovereign Cloud, which prices in euros)."""
+
+_OTHER_ACCOUNTS = ("us-gov-", "us-iso")
+"""Regions whose credentials the price list does not know: prices on demand are estimates there."""
 
 ESTIMATED_VCPU = 0.0365
 ESTIMATED_GB = 0.0033
@@ -35,6 +42,16 @@ DISK_USD_PER_GB_HOUR = 0.08 / 730
 
 ADDRESS_USD_PER_HOUR = 0.005
 """Each public IPv4 address (VPC pricing, since February 2024, all regions)."""
+
+
+def check_currency(region: str) -> None:
+    """Raises InvalidInput for a region whose prices are not in US dollars, as all limits are."""
+    currency = _CURRENCIES.get(region.split("-")[0])
+    if currency is not None:
+        raise InvalidInput(
+            f"machines in {region} are priced in {currency}; limits and budgets of this release are in US "
+            "dollars: name a region that is priced in these"
+        )
 
 
 def extras(images: Iterable[Mapping[str, Any]], public_address: bool) -> Extras:
@@ -79,7 +96,7 @@ async def ask_on_demand(
     ``estimated``, the types of which they are estimates: those that are not listed, and all where the price
     list may not be read (``pricing:GetProducts``)."""
     try:
-        listed = await _price_list(clients)
+        listed = {} if clients.region.startswith(_OTHER_ACCOUNTS) else await _price_list(clients)
     except SpotBatchError:
         listed = {}
     return await asyncio.to_thread(_sold, types, zones, listed)

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_spotbatch.backends.aws.clients import Clients, ErrorCode
 from airflow_provider_spotbatch.backends.aws.network import needs_public_address
+from airflow_provider_spotbatch.backends.aws.prices import check_currency
 from airflow_provider_spotbatch.backends.aws.setup_look import look
 from airflow_provider_spotbatch.backends.aws.setup_plan import (
     DEFAULT_NAME,
@@ -51,6 +52,7 @@ async def open_layout(
 
     Raises InvalidInput for what the region does not have.
     """
+    check_currency(clients.region)
     identity = await clients.call("sts", "GetCallerIdentity")
     bucket_name, _, prefix = bucket.removeprefix("s3://").partition("/")
     return Layout(

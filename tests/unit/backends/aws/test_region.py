@@ -14,6 +14,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from airflow_provider_spotbatch.backends.aws import AwsBackend
 from airflow_provider_spotbatch.backends.aws import prices as prices_module
+from airflow_provider_spotbatch.backends.aws.clients import Access, Clients
 from airflow_provider_spotbatch.backends.aws.facts import Facts
 from airflow_provider_spotbatch.backends.aws.images import ask_images
 from airflow_provider_spotbatch.backends.aws.instances import (
@@ -272,6 +273,13 @@ class TestPrices:
         assert found["estimated"] == ["m6i.large"]
         [price] = found["prices"]
         assert price["usd_per_hour"] == pytest.approx(0.096, rel=0.1)
+
+    def test_where_the_price_list_knows_no_credentials_it_is_not_asked(self) -> None:
+        sdk = Sdk()
+        clients = Clients("us-gov-west-1", access=Access(lambda: sdk))
+        told = run(ask_on_demand(clients, [MachineType("m6i.large", 2, 8.0)], {"m6i.large": ["a"]}))
+        assert told["estimated"] == ["m6i.large"]
+        assert sdk.calls == []
 
     @pytest.mark.parametrize(
         ("vcpus", "memory_gb", "usd"), [(2, 4, 0.085), (2, 8, 0.096), (2, 16, 0.126), (64, 256, 3.072)]

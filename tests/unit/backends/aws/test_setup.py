@@ -255,6 +255,7 @@ def test_a_role_of_somebody_else_is_not_taken_over(moto: Moto, capsys: pytest.Ca
         (("--bucket", "team_bucket"), "--bucket 'team_bucket'"),
         (("--bucket", "team-bucket/a*b"), "'a*b'"),
         (("--subnet", "subnet-00000000"), "subnet-00000000"),
+        (("--region", "cn-north-1"), "priced in CNY"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(
