@@ -23,8 +23,8 @@ PRICE_LIST_REGION = "us-east-1"
 """The price list of all regions is served from a few (Pricing API reference, "Endpoints")."""
 
 _CURRENCIES = {"cn": "CNY", "eusc": "EUR"}
-"""Of Amazon's clouds that have their own, by what their regions' names begin with (Getting Started with AWS in
-China, "Billing and Payment"; AWS European Sovereign Cloud, which prices in euros)."""
+"""Of Amazon's clouds that have their own, by what their regions' names begin with (Getting Started with AWS
+in China, "Billing and Payment"; AWS European Sovereign Cloud, which prices in euros)."""
 
 _OTHER_ACCOUNTS = ("us-gov-", "us-iso")
 """Regions whose credentials the price list does not know: prices on demand are estimates there."""
