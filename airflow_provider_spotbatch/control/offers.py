@@ -72,13 +72,24 @@ def in_words(offer: Offer) -> str:
 
 
 def is_hopeless(seen: Snapshot, view: LaunchView, refusal: Refusal) -> bool:
-    """Whether waiting cannot cure a refusal, nor can another way of buying machines."""
-    if not refusal.fatal:
+    """Whether waiting cannot cure a refusal, nor can another way of buying machines, and none are at work."""
+    if not refusal.fatal or _goes_on(seen, view):
         return False
     if not isinstance(refusal, QuotaExceeded):
         return True
     memory_class = view.record.memory_class
     return set(_purchases(seen, memory_class)) <= _below_quota(seen, memory_class)
+
+
+def _goes_on(seen: Snapshot, refused: LaunchView) -> bool:
+    """Whether machines for the same items are at work, or were given since: what one launch was refused for
+    good ends no work."""
+    memory_class, number = refused.record.memory_class, refused.record.number
+    at_work = any(not machine.ended for machine in seen.machines if machine.memory_class == memory_class)
+    return at_work or any(
+        view.outcome is not None and view.outcome.instances and view.record.number > number
+        for view in _newest_first(seen, memory_class)
+    )
 
 
 def _in_order(seen: Snapshot, memory_class: int) -> Sequence[Offer]:

@@ -17,7 +17,7 @@ from airflow_provider_spotbatch.control.offers import (
 )
 from airflow_provider_spotbatch.control.plan import Launch, RecordStop
 from airflow_provider_spotbatch.control.snapshot import Counts, LaunchView, Machine, Snapshot
-from airflow_provider_spotbatch.job.errors import NoCapacity, QuotaExceeded, Refusal, Throttled
+from airflow_provider_spotbatch.job.errors import BadRequest, NoCapacity, QuotaExceeded, Refusal, Throttled
 from airflow_provider_spotbatch.job.launches import Instance, LaunchOutcome, LaunchRecord
 from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, SPOT_THEN_ON_DEMAND, Policy
 
@@ -260,3 +260,27 @@ def test_a_quota_below_one_machine_stops_the_job_where_there_is_no_other_way_to_
         (stop,) = [action for action in decide(snapshot).actions if isinstance(action, RecordStop)]
         assert stop.stop.kind == "refused"
         assert "ask for more" in stop.stop.message
+
+
+FOR_GOOD = BadRequest("no such type here")
+
+
+def stops(snapshot: Snapshot) -> bool:
+    return any(isinstance(action, RecordStop) for action in decide(snapshot).actions)
+
+
+def test_a_launch_refused_for_good_stops_a_job_without_machines() -> None:
+    assert stops(seen(asked(1, EIGHT, FOR_GOOD)))
+    gone = tuple(machines(1, 1, state="terminated", reported="ended"))
+    assert stops(seen(asked(1, EIGHT, machines=1), asked(2, FOUR, FOR_GOOD), machines=gone))
+
+
+@pytest.mark.parametrize("refusal", [FOR_GOOD, QuotaExceeded("0 vCPUs", below_one_machine=True)])
+def test_it_stops_no_job_that_has_machines_at_work(refusal: Refusal) -> None:
+    launches = (asked(1, EIGHT, machines=1), asked(2, FOUR, refusal))
+    assert not stops(seen(*launches, machines=tuple(machines(1, 1))))
+
+
+def test_it_is_out_of_date_once_machines_were_given() -> None:
+    gone = tuple(machines(2, 1, state="terminated", reported="ended"))
+    assert not stops(seen(asked(1, EIGHT, FOR_GOOD), asked(2, FOUR, machines=1), machines=gone))
