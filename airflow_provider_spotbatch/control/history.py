@@ -101,13 +101,17 @@ def _decode(body: dict[str, Any]) -> Snapshot:
             ),
             "launches": tuple(_decode_launch(view) for view in body["launches"]),
             "offers": {
-                int(number): tuple(Offer(**offer | {"types": tuple(offer["types"])}) for offer in offers)
-                for number, offers in body["offers"].items()
+                int(number): tuple(map(_decode_offer, offers)) for number, offers in body["offers"].items()
             },
             "stop": None if body["stop"] is None else Stop(**body["stop"]),
             "unsent": {int(number): items for number, items in body["unsent"].items()},
         }
     )
+
+
+def _decode_offer(stored: dict[str, Any]) -> Offer:
+    """Ticks of releases that knew no machine types have no ``types``."""
+    return Offer(**stored | {"types": tuple(stored.get("types", ()))})
 
 
 def _decode_launch(view: dict[str, Any]) -> LaunchView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,14 @@ def test_a_tick_is_replayed_from_what_is_stored(changes: dict[str, Any]) -> None
     again = snapshot_from_bytes(tick_to_bytes(snapshot, decide(snapshot)))
     assert again == snapshot
     assert decide(again) == decide(snapshot)
+
+
+def test_a_tick_of_the_first_release_is_read() -> None:
+    """It knew no machine types: offers had neither types nor a purchase."""
+    again = snapshot_from_bytes((Path(__file__).parent / "golden/tick-1.json").read_bytes())
+    offers = {**BUSY["offers"], 0: (Offer("small", 2, request={"type": "c7"}),)}
+    assert again == seen(**{**BUSY, "offers": offers})
+    assert decide(again).actions
 
 
 POOLS = [[f"m{number}i.large", "us-east-2a", 0.03, "x86_64"] for number in range(300)]
