@@ -88,7 +88,7 @@ class Ec2Fleet:
     async def launch(self, record: LaunchRecord, within: float = math.inf) -> LaunchOutcome:
         if not record.slots:
             return LaunchOutcome()
-        until = self._clock() + within
+        until = time.monotonic() + within
         asked_before = False
         try:
             await self._remove_earlier_templates(record)
