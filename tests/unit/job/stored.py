@@ -41,6 +41,13 @@ USE = use.Use.of_chunk(
     slot_seconds=3.75,
     memory_limit_mb=2048,
 )
+ENVIRONMENT = spec.WorkerEnvironment(
+    "3.11",
+    code=("b" * 64,),
+    env={"MODE": "fast"},
+    packages=("numpy==2.0",),
+    archives={"x86_64": "c" * 64},
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ STORED = (
             GENERATION,
             spec.Work(spec.FUNCTION, "scans.render", "a" * 64, travelling={"scans": "scans.py"}),
             items.ItemTable("s1", 3, (items.Part(0, 2, 64), items.Part(2, 1, 32))),
-            spec.WorkerEnvironment("3.11", code=("b" * 64,), env={"MODE": "fast"}, packages=("numpy==2.0",)),
+            ENVIRONMENT,
             "f" * 64,
             "0123456789ab",
             "2024-02-29T12:00:00+00:00",
@@ -122,6 +129,12 @@ STORED = (
     Stored(
         "run-1.json",
         RunRecord(2, Policy(item_timeout=60, resources=Resources(cpus=2)), 64, 1, "2024-02-29", 1, 1.5),
+        lambda value: value.to_bytes(SIGNER),
+        lambda data: RunRecord.from_bytes(SIGNER, 2, data),
+    ),
+    Stored(
+        "run-archives-1.json",
+        RunRecord(2, Policy(), 64, 0, "2024-02-29", archives={"arm64": {"agent": "a" * 64}}),
         lambda value: value.to_bytes(SIGNER),
         lambda data: RunRecord.from_bytes(SIGNER, 2, data),
     ),
@@ -215,7 +228,12 @@ STORED = (
     Stored("seal-1.json", ENDED, report.seal_to_bytes, report.seal_from_bytes),
     Stored(
         "boot-2.json",
-        Boot("local", "file:///store", GENERATION.job, 2, 1, "00" * 32, "i-1", 3, 4, 1, 4096.0),
+        Boot(
+            *("local", "file:///store", GENERATION.job, 2, 1, "00" * 32, "i-1", 3, 4, 1, 4096.0),
+            archives={"x86_64": {"agent": "a" * 64, "packages": "b" * 64}},
+            python_version="3.12",
+            setup="c" * 64,
+        ),
         lambda value: value.to_text().encode(),
         lambda data: Boot.from_text(data.decode()),
     ),
@@ -262,10 +280,10 @@ def earlier(name: str, now: str, **lacked: Any) -> Stored:
 
 
 EARLIER = (
-    earlier("spec-1.json", "spec-2.json"),
+    earlier("spec-1.json", "spec-2.json", environment=replace(ENVIRONMENT, archives={})),
     earlier("outcome-1.json", "outcome-2.json", cost_usd=None, spending=None),
     earlier("report-1.json", "report-2.json", up_seconds=0.0, worked_seconds=0.0, broken_seconds=0.0),
-    earlier("boot-1.json", "boot-2.json"),
+    earlier("boot-1.json", "boot-2.json", archives={}, python_version="", setup=""),
     earlier("launch-1.json", "launch-2.json", lifetime_seconds=None),
     Stored(
         "launch-result-1.json",
