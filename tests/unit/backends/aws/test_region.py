@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable
+from dataclasses import asdict
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 from airflow_provider_spotbatch.backends.aws import AwsBackend
 from airflow_provider_spotbatch.backends.aws import prices as prices_module
 from airflow_provider_spotbatch.backends.aws.clients import Access, Clients
-from airflow_provider_spotbatch.backends.aws.facts import Facts
+from airflow_provider_spotbatch.backends.aws.facts import FORMAT, Facts
 from airflow_provider_spotbatch.backends.aws.images import ask_images
 from airflow_provider_spotbatch.backends.aws.instances import (
     LAUNCH_TAG,
@@ -28,7 +29,7 @@ from airflow_provider_spotbatch.backends.aws.machine_types import machine_type
 from airflow_provider_spotbatch.backends.aws.prices import ask_on_demand, ask_spot, estimated, extras
 from airflow_provider_spotbatch.backends.aws.quotas import quota_class
 from airflow_provider_spotbatch.backends.aws.subnets import ask_subnets
-from airflow_provider_spotbatch.backends.machine_sizing import MachineType
+from airflow_provider_spotbatch.backends.machine_sizing import MachineType, Price
 from airflow_provider_spotbatch.backends.memory import MemoryCloud
 from airflow_provider_spotbatch.cli import main, place
 from airflow_provider_spotbatch.job.boot import Boot
@@ -101,6 +102,32 @@ class TestFacts:
             assert await Facts(lambda: store).get("aws/x", 60, ask, int) == 1
 
         asyncio.run(main())
+
+    def test_machine_types_and_prices_are_kept_in_the_form_that_their_format_names(self) -> None:
+        """Releases that share a store read each other's: one field more or less is another format."""
+        forms = (asdict(MachineType("m6i.large", 2, 8.0)), asdict(Price("m6i.large", "a", "spot", 0.03)))
+        assert (FORMAT, *forms) == (
+            1,
+            {
+                "name": "m6i.large",
+                "vcpus": 2,
+                "memory_gb": 8.0,
+                "gpus": 0,
+                "gpu_memory_gb": 0.0,
+                "architecture": "x86_64",
+                "burstable": False,
+                "bare_metal": False,
+                "specialised": False,
+                "current_generation": True,
+            },
+            {
+                "type": "m6i.large",
+                "zone": "a",
+                "purchase": "spot",
+                "usd_per_hour": 0.03,
+                "interruption_percent": None,
+            },
+        )
 
     def test_what_is_made_of_a_value_is_made_once_and_beside_the_event_loop(self) -> None:
         made_in = []
