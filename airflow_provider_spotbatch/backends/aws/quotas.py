@@ -74,29 +74,39 @@ def least_vcpus_of(types: Iterable[MachineType]) -> dict[str, int]:
     return least
 
 
+def limit_told(message: str) -> float | None:
+    """The quota that a refusal's message tells, None where it tells none."""
+    told = _LIMIT_TOLD.search(message)
+    return float(told.group(1)) if told else None
+
+
 async def explained(
     clients: Clients,
     refusal: QuotaExceeded,
     types: Sequence[str],
     purchase: str,
     least_vcpus: Mapping[str, int],
+    limits_told: Mapping[str, float],
 ) -> QuotaExceeded:
     """The refusal with the quota that stands in the way, what it is now and the command that raises it.
 
     ``least_vcpus``: class → of the smallest machine that would do. Fatal where the quotas of all of them are
-    below that: while one class has room there is something to wait for.
+    below that: while one class has room there is something to wait for. ``limits_told``: class → its quota,
+    as far as EC2's messages tell, for who may not ask for quotas.
     """
     class_ = quota_class(types[0]) if types else _STANDARD
+    now = await _quota(clients, class_, purchase, limits_told)
     code = quota_code(class_, purchase)
-    now = await _quota(clients, code)
-    if now is None and (told := _LIMIT_TOLD.search(refusal.message)):
-        now = float(told.group(1))
+    below = _is_below(now, class_, least_vcpus)
+    for other in sorted(set(least_vcpus) - {class_}):
+        if not below:
+            break
+        below = _is_below(await _quota(clients, other, purchase, limits_told), other, least_vcpus)
     return QuotaExceeded(
         refusal.message,
         remedy=_remedy(clients.region, class_, purchase, code, now),
         code=refusal.code,
-        below_one_machine=_is_below(now, class_, least_vcpus)
-        and await _others_are_below(clients, class_, purchase, least_vcpus),
+        below_one_machine=below,
     )
 
 
@@ -112,25 +122,19 @@ def _remedy(region: str, class_: str, purchase: str, code: str, now: float | Non
     )
 
 
-async def _others_are_below(
-    clients: Clients, class_: str, purchase: str, least_vcpus: Mapping[str, int]
-) -> bool:
-    for other in sorted(set(least_vcpus) - {class_}):
-        if not _is_below(await _quota(clients, quota_code(other, purchase)), other, least_vcpus):
-            return False
-    return True
-
-
 def _is_below(vcpus: float | None, class_: str, least_vcpus: Mapping[str, int]) -> bool:
     return vcpus is not None and vcpus < least_vcpus.get(class_, 1)
 
 
-async def _quota(clients: Clients, code: str) -> float | None:
+async def _quota(
+    clients: Clients, class_: str, purchase: str, limits_told: Mapping[str, float]
+) -> float | None:
     """The quota's value; None where nobody may know it: the permission is optional."""
+    code = quota_code(class_, purchase)
     if code == UNKNOWN:
-        return None
+        return limits_told.get(class_)
     try:
         answer = await clients.call("service-quotas", "GetServiceQuota", ServiceCode="ec2", QuotaCode=code)
     except SpotBatchError:
-        return None
+        return limits_told.get(class_)
     return float(answer["Quota"]["Value"])

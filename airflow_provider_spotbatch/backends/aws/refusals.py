@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_spotbatch.backends.aws.clients import Clients
 from airflow_provider_spotbatch.backends.aws.pools import least_vcpus, overrides
-from airflow_provider_spotbatch.backends.aws.quotas import explained, quota_class
+from airflow_provider_spotbatch.backends.aws.quotas import explained, limit_told, quota_class
 from airflow_provider_spotbatch.backends.aws.verdicts import (
     LAUNCHING,
     VCPU_QUOTAS,
@@ -46,33 +46,47 @@ async def refusals_of_pools(
     """
     told = _told(errors)
     of_a_pool = {each.code for each in told} != {OF_EVERY_POOL} or machines > 0
+    limits = {
+        quota_class(each.types[0]): limit
+        for each in told
+        if each.types and (limit := limit_told(each.message)) is not None
+    }
     refusals: list[tuple[_Told, Refusal]] = []
     for each in told:
         message = f"{each.message}{_named(each.types)}"
         meant = verdict(each.code, message, LAUNCHING, of_a_pool=of_a_pool)
         if not isinstance(meant, Refusal):  # EC2 failed in that pool
             meant = NoCapacity(str(meant), remedy="Other types and zones are tried", code=each.code)
-        refusals.append((each, await refusal_of_launch(clients, record, meant, each.types)))
+        refusals.append((each, await _with_quota(clients, record, meant, each.types, limits)))
     if not machines and _for_good(record, refusals):
         return [refusal for _, refusal in refusals]
     return [_of_some_pools(refusal) for _, refusal in refusals]
 
 
-async def refusal_of_launch(
-    clients: Clients, record: LaunchRecord, refusal: Refusal, types: Sequence[str] = ()
-) -> Refusal:
-    """The refusal, with what is to be known of the quota of vCPUs if it is of one. ``types``: those that were
-    refused; none where it was the whole request."""
-    if not isinstance(refusal, QuotaExceeded) or refusal.code not in VCPU_QUOTAS:
-        return refusal
-    of_types = types or [type_ for type_, *_ in overrides(record)]
-    return await explained(clients, refusal, of_types, record.purchase, least_vcpus(record))
+async def refusal_of_launch(clients: Clients, record: LaunchRecord, refusal: Refusal) -> Refusal:
+    """A refusal of the whole request, with what is to be known of the quota of vCPUs if it is of one."""
+    limit = limit_told(refusal.message)
+    limits = {} if limit is None else {quota_class(type_): limit for type_, *_ in overrides(record)[:1]}
+    return await _with_quota(clients, record, refusal, (), limits)
 
 
 def override_of(part: Mapping[str, Any]) -> dict[str, str]:
     """The override that a part of a fleet's answer is about."""
     told: dict[str, str] = part.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     return told
+
+
+async def _with_quota(
+    clients: Clients,
+    record: LaunchRecord,
+    refusal: Refusal,
+    types: Sequence[str],
+    limits: Mapping[str, float],
+) -> Refusal:
+    if not isinstance(refusal, QuotaExceeded) or refusal.code not in VCPU_QUOTAS:
+        return refusal
+    of_types = types or [type_ for type_, *_ in overrides(record)]
+    return await explained(clients, refusal, of_types, record.purchase, least_vcpus(record), limits)
 
 
 def _told(errors: Iterable[Mapping[str, Any]]) -> list[_Told]:

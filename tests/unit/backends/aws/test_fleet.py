@@ -485,6 +485,14 @@ class TestQuotas:
         [refusal] = self.of_gpus({"G and VT": of_g, "P": 4.0}, told)
         assert refusal.fatal is fatal
 
+    def test_without_the_permission_the_messages_tell_the_quotas_of_all_classes(self) -> None:
+        message = "You have requested more vCPU capacity than your current vCPU limit of 0 allows"
+        g5 = error("VcpuLimitExceeded", "g5.xlarge", "subnet-a", message)
+        p3 = error("VcpuLimitExceeded", "p3.2xlarge", "subnet-b", message)
+        for errors, fatal in (([g5, p3], [True, True]), ([g5], [False])):
+            sdk = Sdk(CreateFleet={"Errors": errors}, GetServiceQuota="AccessDeniedException")
+            assert [each.fatal for each in launched(sdk, record(1, **GPUS)).refusals] == fatal
+
     @pytest.mark.parametrize(("vcpus", "fatal"), [(1.0, True), (2.0, False)])
     def test_records_of_earlier_releases_know_one_smallest_machine(self, vcpus: float, fatal: bool) -> None:
         answer = {"Errors": [error("MaxSpotInstanceCountExceeded")]}
