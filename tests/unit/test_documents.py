@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_spotbatch import Environment, Resources, SpotMapOperator
-from airflow_provider_spotbatch.backends.aws import CONCURRENCY, MOST_DISK_GB
+from airflow_provider_spotbatch.backends.aws import CONCURRENCY
 from airflow_provider_spotbatch.backends.aws.images import default_images
+from airflow_provider_spotbatch.backends.aws.offers import MOST_DISK_GB
 from airflow_provider_spotbatch.backends.aws.prices import extras
 from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_RUNTIME_DAYS, Layout
 from airflow_provider_spotbatch.backends.machine_sizing import plan_machines

@@ -2,17 +2,20 @@
 
 What is Amazon's stays in this folder. Its parts, from the SDK upwards::
 
-    clients verdicts quotas refusals               calls and what their refusals mean
-    facts machine_types prices images subnets      what a region has, kept in the store for a while
-    regions instances              what the jobs of a process share
-    pools launch_template fleet queue notices checks     the ports
+    clients verdicts quotas refusals             calls and what their refusals mean
+    facts machine_types prices images subnets    what a region has, kept in the store for a while
+    regions instances                            what the jobs of a process share
+    offers                                       the machines to be had for a job
+    pools launch_template fleet queue notices    the ports
+    user_data boot_program                       what a machine runs before anything of ours is on it
+    secrets checks                               what is asked with the machine's rights, and of the account
+    policies data_policy setup* network grants   the command line's set-up of an account
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -20,31 +23,25 @@ from typing import Any
 from airflow_provider_spotbatch.backends.aws.checks import check_region
 from airflow_provider_spotbatch.backends.aws.clients import Access, Clients
 from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet, delete_templates, terminate
-from airflow_provider_spotbatch.backends.aws.images import DEFAULT_GPU, default_images, taken_gb
+from airflow_provider_spotbatch.backends.aws.images import DEFAULT_GPU, default_images
 from airflow_provider_spotbatch.backends.aws.instances import STORE_TAG
 from airflow_provider_spotbatch.backends.aws.launch_template import MachineSetup
 from airflow_provider_spotbatch.backends.aws.notices import Ec2Notices
-from airflow_provider_spotbatch.backends.aws.prices import extras
+from airflow_provider_spotbatch.backends.aws.offers import MOST_DISK_GB, offers_of
 from airflow_provider_spotbatch.backends.aws.queue import SqsQueue, queue_prefix
-from airflow_provider_spotbatch.backends.aws.quotas import least_vcpus_of
 from airflow_provider_spotbatch.backends.aws.regions import Region, shared_region
 from airflow_provider_spotbatch.backends.aws.secrets import secret_value
 from airflow_provider_spotbatch.backends.aws.setup_plan import EXPIRE_DAYS, MAX_RUNTIME_DAYS
 from airflow_provider_spotbatch.backends.aws.user_data import user_data
 from airflow_provider_spotbatch.backends.base import BareMachines, Check, Offer, RunMachine
 from airflow_provider_spotbatch.backends.local import local_root
-from airflow_provider_spotbatch.backends.machine_sizing import (
-    MachinePlan,
-    MachineType,
-    launchable_architectures,
-    plan_machines,
-)
+from airflow_provider_spotbatch.backends.machine_sizing import launchable_architectures
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.backends.store import Store, open_store
 from airflow_provider_spotbatch.job.boot import Boot
 from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.keys import Run
-from airflow_provider_spotbatch.job.policy import ON_DEMAND, SPOT, SPOT_THEN_ON_DEMAND, Policy
+from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.resources import Resources
 
 LEASE_SECONDS = 30.0
@@ -52,14 +49,9 @@ LEASE_SECONDS = 30.0
 CONCURRENCY = 64
 """Items at once where the user does not say."""
 
-MOST_DISK_GB = 16 * 1024.0
-"""The largest volume (EBS User Guide, gp3, before 2025)."""
-
 FORGET_SECONDS = 24 * 3600.0
 
 MAX_RUNTIME_SECONDS = MAX_RUNTIME_DAYS * 24 * 3600.0
-
-_PURCHASES = {SPOT: (SPOT,), ON_DEMAND: (ON_DEMAND,), SPOT_THEN_ON_DEMAND: (SPOT, ON_DEMAND)}
 
 
 class AwsBackend:
@@ -164,50 +156,16 @@ class AwsBackend:
                 f"{MAX_RUNTIME_SECONDS / 86400:g}: objects of the store are removed after "
                 f"{EXPIRE_DAYS} days"
             )
-        subnets = await self._region.subnets(self._subnets)
-        images = await self._region.images(self._images_for(resources))
-        purchases = _PURCHASES[policy.purchase]
-        prices = [
-            price
-            for purchase in purchases
-            for price in await self._region.prices(purchase)
-            if price.zone in subnets
-        ]
-        types = await self._region.types()
-        beside = extras(images.values(), self._setup.public_address)
-        plans = await asyncio.to_thread(
-            plan_machines,
-            types,
-            prices,
+        return await offers_of(
+            self._region,
             resources,
-            concurrency=concurrency,
-            purchases=purchases,
-            architectures=images,
-            most_disk_gb=MOST_DISK_GB - max(map(taken_gb, images.values())),
-            extras=beside,
+            policy,
+            concurrency,
+            subnets=await self._region.subnets(self._subnets),
+            images=await self._region.images(self._images_for(resources)),
+            public_address=self._setup.public_address,
             max_instances=self._max_instances,
         )
-        on_demand = await self._on_demand()
-        least = {purchase: _least_vcpus(purchase, plans, types) for purchase in purchases}
-        pinned = [
-            _pinned(
-                plan.offer(),
-                subnets,
-                images,
-                {type_: usd + beside.usd_per_hour(plan.disk_gb) for type_, usd in on_demand.items()},
-                least[plan.purchase],
-            )
-            for plan in plans
-        ]
-        estimated = await self._region.estimated_types()
-        return [replace(offer, estimated=bool(estimated.intersection(offer.types))) for offer in pinned]
-
-    async def _on_demand(self) -> dict[str, float]:
-        """Type → US dollars per hour, in the zone where it is cheapest."""
-        cheapest: dict[str, float] = {}
-        for price in await self._region.prices(ON_DEMAND):
-            cheapest[price.type] = min(price.usd_per_hour, cheapest.get(price.type, price.usd_per_hour))
-        return cheapest
 
     async def bare_machines(self, resources: Resources) -> BareMachines | None:
         images = await self._region.images(self._images_for(resources))
@@ -280,29 +238,3 @@ def _store_options(place: dict[str, Any]) -> dict[str, Any]:
         "endpoint": place["endpoint_url"],
         "client_options": {"allow_http": place["endpoint_url"].startswith("http:")},
     }
-
-
-def _least_vcpus(purchase: str, plans: Sequence[MachinePlan], types: Iterable[MachineType]) -> dict[str, int]:
-    """Class of families → vCPUs of the smallest type in any of the plans: below it is below one machine."""
-    usable = {type_ for plan in plans if plan.purchase == purchase for type_ in plan.types}
-    return least_vcpus_of(type_ for type_ in types if type_.name in usable)
-
-
-def _pinned(
-    offer: Offer,
-    subnets: dict[str, list[str]],
-    images: dict[str, dict[str, Any]],
-    on_demand: dict[str, float],
-    least_vcpus: dict[str, int],
-) -> Offer:
-    """The offer with where and what its machines are, so that a repeated call asks for the same, and with
-    what its types cost on demand, for the account at the end. Its request is then what ``pools`` reads."""
-    request = dict(offer.request or {})
-    zones = {zone for _, zone, *_ in request["pools"]}
-    architectures = {architecture for *_, architecture in request["pools"]}
-    request["subnets"] = {zone: subnets[zone] for zone in sorted(zones)}
-    request["images"] = {each: images[each] for each in sorted(architectures)}
-    request["on_demand"] = {type_: on_demand[type_] for type_ in offer.types if type_ in on_demand}
-    request["least_vcpus"] = least_vcpus
-    cheapest = min(request["on_demand"].values(), default=0.0)
-    return replace(offer, request=request, on_demand_usd_per_hour=cheapest)
