@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 TOKEN_TTL = range(1, 21601)
 """Seconds that a token may live: six hours at most."""
@@ -98,6 +100,11 @@ class _Server(ThreadingHTTPServer):
         self.socket.close()
         self.socket = listener
         self.metadata = metadata
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone before its answer is no fault of ours: machines and drivers are killed."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
