@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow_provider_spotbatch.backends import BACKENDS
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.connection_extra import LOCAL, Extra
-from airflow_provider_spotbatch.job.errors import InvalidInput
+from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError
 from airflow_provider_spotbatch.job.policy import PURCHASE, Policy
 from airflow_provider_spotbatch.provider_info import CONNECTION_FIELDS, UI_FIELD_BEHAVIOUR
 
@@ -53,11 +54,17 @@ class SpotBatchHook(BaseHook):
             return self._local()
         return read_settings(self.conn_id, connection)
 
-    async def aget_settings(self) -> Settings:
-        """:meth:`get_settings` for an event loop."""
+    async def aget_settings(self, *, may_be_missing: bool = True) -> Settings:
+        """:meth:`get_settings` for an event loop. Where the connection may not be missing, since a job
+        runs where it leads, raises SpotBatchError instead of standing for the local backend."""
         try:
             connection = await self._aget_connection()
-        except AirflowNotFoundException:
+        except AirflowNotFoundException as missing:
+            if not may_be_missing:
+                raise SpotBatchError(
+                    f"the connection {self.conn_id!r}, by which the job was started, cannot be read any more: "
+                    "it was removed, or Airflow's API server did not answer"
+                ) from missing
             return await asyncio.to_thread(self._local)
         from asgiref.sync import sync_to_async
 
@@ -124,10 +131,13 @@ class SpotBatchHook(BaseHook):
         return {name.replace("-", "_"): value for name, value in UI_FIELD_BEHAVIOUR.items()}
 
     async def _aget_connection(self) -> Any:
-        if hasattr(BaseHook, "aget_connection"):
-            return await BaseHook.aget_connection(self.conn_id)
+        """By either of Airflow's ways: ``dag.test()`` answers only the second, and takes a connection of
+        the database for missing when asked by the first (InProcessSupervisorComms has no ``asend``)."""
         from asgiref.sync import sync_to_async
 
+        if hasattr(BaseHook, "aget_connection"):
+            with contextlib.suppress(AirflowNotFoundException):
+                return await BaseHook.aget_connection(self.conn_id)
         return await sync_to_async(self.get_connection)(self.conn_id)
 
     def _local(self) -> Settings:

@@ -119,7 +119,8 @@ class SpotMapTrigger(BaseTrigger):
         from airflow_provider_spotbatch.control.site import open_site
         from airflow_provider_spotbatch.hooks import SpotBatchHook
 
-        settings = await SpotBatchHook(self.conn_id).aget_settings()
+        hook = SpotBatchHook(self.conn_id)
+        settings = await hook.aget_settings(may_be_missing=self.elsewhere is not None)
         return await asyncio.to_thread(open_site, settings)
 
     async def _kill_unless_owned(self) -> None:
