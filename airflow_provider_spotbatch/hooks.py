@@ -62,8 +62,8 @@ class SpotBatchHook(BaseHook):
         except AirflowNotFoundException as missing:
             if not may_be_missing:
                 raise SpotBatchError(
-                    f"the connection {self.conn_id!r}, by which the job was started, cannot be read any more: "
-                    "it was removed, or Airflow's API server did not answer"
+                    f"the connection {self.conn_id!r}, by which the job was started, cannot be read any "
+                    "more: it was removed, or Airflow's API server did not answer"
                 ) from missing
             return await asyncio.to_thread(self._local)
         from asgiref.sync import sync_to_async

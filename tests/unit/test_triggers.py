@@ -92,14 +92,16 @@ def test_on_another_machine_it_leaves_the_run_to_the_worker() -> None:
 
 def test_a_job_elsewhere_is_not_looked_for_on_the_local_backend_where_its_connection_is_gone() -> None:
     (event,) = run_of(SpotMapTrigger("spotbatch_default", "job", 1, 1, elsewhere=None))
-    assert "'spotbatch_default'" in event["message"] and "cannot be read any more" in event["message"]
+    assert "'spotbatch_default'" in event["message"]
+    assert "cannot be read any more" in event["message"]
     assert event["retryable"]
 
 
 def test_an_error_is_one_event_with_its_message() -> None:
     (event,) = run_of(SpotMapTrigger("nowhere", "job", 1, 1))
     assert event["state"] == "error"
-    assert "'nowhere'" in event["message"] and "cannot be read any more" in event["message"]
+    assert "'nowhere'" in event["message"]
+    assert "cannot be read any more" in event["message"]
 
 
 def test_a_run_that_is_not_in_the_store_is_an_error_at_once() -> None:
