@@ -58,7 +58,6 @@ class Account:
             **box.environment(),
             "AWS_ACCESS_KEY_ID": self.key["AccessKeyId"],
             "AWS_SECRET_ACCESS_KEY": self.key["SecretAccessKey"],
-            "AWS_ALLOW_HTTP": "true",  # obstore asks for it
         }
 
 

@@ -115,8 +115,10 @@ class Cloudbox:
         self._undo.close()
 
     def environment(self) -> dict[str, str]:
-        """Environment variables with which any AWS SDK or command line works on the box."""
+        """Environment variables with which any AWS SDK or command line works on the box, and obstore,
+        which wants to be told that http is meant."""
         return {
+            "AWS_ALLOW_HTTP": "true",
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": self._moto.key_id,
             "AWS_SECRET_ACCESS_KEY": self._moto.secret,
