@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from airflow_provider_spotbatch.environment.archive import (
-    added_files,
-    shipped_files,
-    zipped,
-)
+from airflow_provider_spotbatch.environment.archive import added_files, shipped_files, zipped
 from airflow_provider_spotbatch.environment.dotted import check_dotted
 from airflow_provider_spotbatch.environment.environment import Environment
 from airflow_provider_spotbatch.environment.fingerprint import Digester, Unstable

@@ -4,7 +4,7 @@ What is Amazon's stays in this folder. Its parts, from the SDK upwards::
 
     clients verdicts quotas refusals             calls and what their refusals mean
     facts machine_types prices images subnets    what a region has, kept in the store for a while
-    regions instances                            what the jobs of a process share
+    regions instances single_flight              what the jobs of a process share
     offers                                       the machines to be had for a job
     pools launch_template fleet queue notices    the ports
     user_data boot_program                       what a machine runs before anything of ours is on it

@@ -6,11 +6,11 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Callable, Container
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_spotbatch.backends.aws.verdicts import is_about_credentials, verdict
 from airflow_provider_spotbatch.job.errors import AccessDenied, BadRequest, CloudUnavailable
@@ -36,8 +36,6 @@ no other: machines must end while queues hang."""
 
 RENEW_SECONDS = 60.0
 """Credentials that were refused are looked up anew, but no more often than this."""
-
-T = TypeVar("T")
 
 _pools: dict[tuple[int, str], ThreadPoolExecutor] = {}
 
@@ -120,7 +118,6 @@ class Clients:
         operation: str,
         key: str,
         *,
-        answers: Container[str] = (),
         region: str = "",
         **parameters: Any,
     ) -> list[Any]:
@@ -128,7 +125,7 @@ class Clients:
         found: list[Any] = []
         token: dict[str, Any] = {}
         while True:
-            page = await self.call(service, operation, answers=answers, region=region, **parameters, **token)
+            page = await self.call(service, operation, region=region, **parameters, **token)
             found += page.get(key, [])
             if not page.get("NextToken"):
                 return found
@@ -264,28 +261,3 @@ class _CredentialsRefused(Exception):
     def __init__(self, told: Exception) -> None:
         super().__init__(str(told))
         self.verdict = told
-
-
-class SingleFlight(Generic[T]):
-    """One asking for all who want to know at the same time, in one event loop."""
-
-    def __init__(self) -> None:
-        self._asking: asyncio.Task[T] | None = None
-
-    async def join(self, ask: Callable[[], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        asking = self._asking
-        if asking is None or asking.done() or asking.get_loop() is not loop:
-            asking = self._asking = loop.create_task(_awaited(ask))
-            asking.add_done_callback(_take_note)
-        return await asyncio.shield(asking)
-
-
-async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
-    return await ask()
-
-
-def _take_note(asking: asyncio.Task[Any]) -> None:
-    """Who asked may have been cancelled: an error that nobody waits for is none."""
-    if not asking.cancelled():
-        asking.exception()

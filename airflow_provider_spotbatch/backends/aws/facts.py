@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from airflow_provider_spotbatch.backends.aws.clients import SingleFlight
+from airflow_provider_spotbatch.backends.aws.single_flight import SingleFlight
 from airflow_provider_spotbatch.backends.store import Store
 from airflow_provider_spotbatch.job.keys import facts
 

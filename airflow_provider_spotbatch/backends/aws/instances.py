@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_spotbatch.backends.aws.clients import Clients, SingleFlight
+from airflow_provider_spotbatch.backends.aws.clients import Clients
+from airflow_provider_spotbatch.backends.aws.single_flight import SingleFlight
 from airflow_provider_spotbatch.backends.base import RunMachine
 from airflow_provider_spotbatch.job.errors import CloudUnavailable, Throttled
 from airflow_provider_spotbatch.job.launches import PENDING, RUNNING, TERMINATED, Instance

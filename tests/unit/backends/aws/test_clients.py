@@ -11,7 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import ConnectTimeoutError, NoCredentialsError, ParamValidationError
 
 from airflow_provider_spotbatch.backends.aws import clients as clients_module
-from airflow_provider_spotbatch.backends.aws.clients import Access, Clients, ErrorCode, SingleFlight
+from airflow_provider_spotbatch.backends.aws.clients import Access, Clients, ErrorCode
 from airflow_provider_spotbatch.job.errors import (
     AccessDenied,
     BadRequest,
@@ -95,26 +95,3 @@ def test_all_pages_are_read() -> None:
     sdk = Sdk(DescribeInstances=pages)
     assert asyncio.run(sdk.clients().pages("ec2", "DescribeInstances", "Found")) == [1, 2, 3]
     assert sdk.asked("DescribeInstances") == [{}, {"NextToken": "more"}]
-
-
-def test_who_asks_at_the_same_time_gets_one_answer() -> None:
-    async def main() -> None:
-        flight: SingleFlight[int] = SingleFlight()
-        asked = 0
-        go_on = asyncio.Event()
-
-        async def ask() -> int:
-            nonlocal asked
-            asked += 1
-            await go_on.wait()
-            return asked
-
-        first = asyncio.ensure_future(flight.join(ask))
-        others = [asyncio.ensure_future(flight.join(ask)) for _ in range(5)]
-        await asyncio.sleep(0)
-        first.cancel()
-        go_on.set()
-        assert await asyncio.gather(*others) == [1] * 5
-        assert await flight.join(ask) == 2
-
-    asyncio.run(main())
