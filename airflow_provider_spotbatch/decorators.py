@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorato
 
 from airflow_provider_spotbatch.arguments import is_item_source, known_at_parse_time
 from airflow_provider_spotbatch.job.errors import InvalidInput
+from airflow_provider_spotbatch.job.spec import CALL_SPREAD
 from airflow_provider_spotbatch.operators import SpotMapOperator
 from airflow_provider_spotbatch.results import MapResult
 from airflow_provider_spotbatch.signature import (
@@ -143,7 +144,7 @@ class _Spot(_Decorated):
     """The operator behind ``@task.spot``: a job of one item, which holds all arguments of the call."""
 
     custom_operator_name = "@task.spot"
-    call = "spread"
+    call = CALL_SPREAD
 
     def _check_call(self) -> None:
         refuse_async(self.python_callable)

@@ -33,6 +33,7 @@ from airflow_provider_spotbatch.job.errors import InvalidInput, SpotBatchError, 
 from airflow_provider_spotbatch.job.keys import Generation, Run
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.run_outcome import SUCCEEDED
+from airflow_provider_spotbatch.job.spec import CALL_ITEM
 from airflow_provider_spotbatch.metrics import airflow_metrics
 from airflow_provider_spotbatch.results import MapResult
 from airflow_provider_spotbatch.signature import check_parameters, context_values, item_parameter
@@ -110,7 +111,7 @@ class SpotMapOperator(BaseOperator):
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
     ui_color = "#e8f4ea"
 
-    call = "item"
+    call = CALL_ITEM
     """``item``: the function takes one item; ``spread``: the one item holds all arguments of the call."""
 
     def __init__(
