@@ -53,15 +53,19 @@ class VirtualClock:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run ``main`` to its end. Raises RuntimeError when all its tasks wait for nothing to come."""
-        loop = _VirtualLoop(self)
+        loop = _VirtualLoop(self, self.selector())
         try:
             return loop.run_until_complete(main)
         finally:
             _cancel_all(loop)
             loop.close()
 
+    def selector(self) -> JumpingSelector:
+        """Where its event loop waits."""
+        return JumpingSelector(self)
 
-class _JumpingSelector(selectors.DefaultSelector):
+
+class JumpingSelector(selectors.DefaultSelector):
     """Where an event loop would wait, the clock jumps."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -78,9 +82,9 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: VirtualClock, selector: JumpingSelector) -> None:
         self._virtual = clock
-        super().__init__(_JumpingSelector(clock))
+        super().__init__(selector)
 
     def time(self) -> float:
         return self._virtual.elapsed
