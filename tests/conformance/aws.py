@@ -10,12 +10,11 @@ import pytest
 
 from airflow_provider_spotbatch.backends.aws import AwsBackend
 from airflow_provider_spotbatch.backends.aws.notices import ENDPOINT_VARIABLE
-from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.keys import blob
 from tests.cloud.cloudbox.account import make_account
 from tests.cloud.cloudbox.images import ARCHITECTURE, DEBIAN_12
 from tests.conformance.place import LIVE_MACHINES, MANY_MESSAGES, ONE_DELIVERY, ONE_TOKEN, Place
-from tests.support.aws import AMAZON_LINUX, REGION, aws_settings, bucket_name, one_pool, session
+from tests.support.aws import AMAZON_LINUX, REGION, aws_settings, box_settings, bucket_name, one_pool
 from tests.support.machine_archives import agent_archive
 
 if TYPE_CHECKING:
@@ -44,19 +43,6 @@ BRIEF_AGENT = agent_archive("pass", DEBIAN_PYTHON)
 def box_place(box: Cloudbox, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Place]:
     """Machines boot the backend's own user data; only the agent in it is another."""
     account = make_account(box, bucket_name(name))
-    settings = Settings(
-        conn_id=name,
-        backend="aws",
-        key=b"k" * 32,
-        store=f"s3://{account.bucket}/prefix",
-        options={
-            "region": box.region,
-            "endpoint_url": box.endpoint_url,
-            "session": session,
-            "instance_profile": account.instance_profile,
-            "image": [DEBIAN_12.id],
-        },
-    )
     orders: dict[str, Any] = {"python_version": DEBIAN_PYTHON, "lifetime": 120.0}
 
     def agents(archive: bytes) -> None:
@@ -66,7 +52,7 @@ def box_place(box: Cloudbox, monkeypatch: pytest.MonkeyPatch, name: str) -> Iter
 
     _as_on_a_machine(monkeypatch)
     yield Place(
-        AwsBackend(settings),
+        AwsBackend(box_settings(box, account, name)),
         idle_agents=lambda: agents(IDLE_AGENT),
         brief_agents=lambda: agents(BRIEF_AGENT),
         interrupt=lambda instance: box.notice(instance, NOTICE_SECONDS),

@@ -1,15 +1,19 @@
-"""A moto server for a session of tests, and connections to it that share nothing."""
+"""Connections that share nothing: to a session's moto server, and to a box."""
 
 from __future__ import annotations
 
 import urllib.request
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_spotbatch.backends.aws.quotas import quota_class
 from airflow_provider_spotbatch.backends.settings import Settings
-from tests.cloud.cloudbox.images import IMAGES
+from tests.cloud.cloudbox.images import DEBIAN_12, IMAGES
 from tests.cloud.cloudbox.moto import Moto
+
+if TYPE_CHECKING:
+    from tests.cloud.cloudbox.account import Account
+    from tests.cloud.cloudbox.box import Cloudbox
 
 REGION = "us-east-2"
 
@@ -84,6 +88,23 @@ def aws_settings(moto: Moto, name: str, **options: Any) -> Settings:
             "subnets": [subnet["SubnetId"] for subnet in subnets],
             "image": [image.id for image in AMAZON_LINUX],
             **options,
+        },
+    )
+
+
+def box_settings(box: Cloudbox, account: Account, conn_id: str) -> Settings:
+    """Settings of a connection to an account in a box."""
+    return Settings(
+        conn_id=conn_id,
+        backend="aws",
+        key=b"k" * 32,
+        store=f"s3://{account.bucket}/prefix",
+        options={
+            "region": box.region,
+            "endpoint_url": box.endpoint_url,
+            "session": session,
+            "instance_profile": account.instance_profile,
+            "image": [DEBIAN_12.id],
         },
     )
 
