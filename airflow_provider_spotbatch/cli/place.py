@@ -31,6 +31,10 @@ REQUEST_SECONDS = 10.0
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 """By this variable Airflow tells that a process, such as its own command line, may ask its database."""
 
+_LEVELS = "AIRFLOW__LOGGING__NAMESPACE_LEVELS"
+_QUIET = "airflow.providers=WARNING"
+"""Airflow's providers log when they are used, long after the connection was read, on standard output."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -89,7 +93,9 @@ def read_connection(conn_id: str) -> Settings:
 def _as_airflows_command_line() -> Iterator[None]:
     """May ask Airflow's database, and hears nothing of what Airflow says to its own developers. What Airflow
     logs goes to standard error: programs read standard output, which loggers made here would take."""
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for library in ("alembic", "botocore"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    os.environ[_LEVELS] = f"{_QUIET} {os.environ.get(_LEVELS, '')}".strip()  # read when Airflow is imported
     before = os.environ.get(_CONTEXT)
     os.environ[_CONTEXT] = "server"
     try:

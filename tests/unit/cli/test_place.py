@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -125,3 +126,26 @@ def test_a_store_is_looked_at_without_airflow(root: Path) -> None:
 def test_what_is_no_store_is_refused_at_once(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "--store", uri]) == 1
     assert "must be a URI: file:///…, s3://bucket/prefix or gs://bucket/prefix" in capsys.readouterr().err
+
+
+def test_what_the_amazon_provider_logs_stays_off_standard_output(tmp_path: Path) -> None:
+    extra = {
+        "backend": "aws",
+        "region": "us-east-2",
+        "store": "s3://a-bucket",
+        "instance_profile": "machines",
+    }
+    connection = json.dumps({"conn_type": "spotbatch", "password": "key", "extra": extra})
+    program = (
+        "from airflow_provider_spotbatch.cli import place\n"
+        "place.read_connection('spotbatch_default').options['session']()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_SPOTBATCH_DEFAULT": connection},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert ended.stdout == ""
