@@ -213,9 +213,13 @@ def _boot_failures(seen: Snapshot) -> Stop | None:
     if len(failed) < BOOT_FAILURES:
         return None
     log = next((m.boot_log or m.reason for m in failed if m.boot_log or m.reason), "it left no log")
-    return Stop(
-        "boot", f"{len(failed)} machines in a row ended before they ran an item. The last said: {log}"
-    )
+    told = f"{len(failed)} machines in a row ended before they ran an item. The last said: {log}"
+    if not any(m.reported for m in failed):
+        told += (
+            "\nNone of them wrote a report: unless this says why, see that machines have a way to the store, "
+            f"and the right to write there; the console of {failed[0].id} tells more"
+        )
+    return Stop("boot", told)
 
 
 # --- the end ------------------------------------------------------------------------------------

@@ -500,6 +500,13 @@ def test_only_refusals_that_waiting_cannot_cure_stop(refusal: Any, stops: bool) 
     assert (stop_kind(seen(launches=(view,))) == "refused") is stops
 
 
+def test_machines_that_ended_without_any_report_point_to_the_way_to_the_store() -> None:
+    silent = tuple(machine(f"m{n}", state="terminated", reported="", reason="it ended") for n in range(3))
+    (action,) = of(decide(seen(launches=(answered(),), machines=silent)), RecordStop)
+    assert "a way to the store" in action.stop.message
+    assert "the console of m2" in action.stop.message
+
+
 def test_three_boot_failures_in_a_row_stop_with_the_boot_log() -> None:
     dead = tuple(
         machine(f"m{n}", state="terminated", reported="ended", boot_log="no such interpreter")
@@ -507,7 +514,7 @@ def test_three_boot_failures_in_a_row_stop_with_the_boot_log() -> None:
     )
     (action,) = of(decide(seen(launches=(answered(),), machines=dead)), RecordStop)
     assert action.stop.kind == "boot"
-    assert "no such interpreter" in action.stop.message
+    assert action.stop.message.endswith("no such interpreter")
 
 
 def test_a_reclaim_during_boot_is_no_boot_failure() -> None:
