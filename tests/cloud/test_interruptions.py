@@ -299,7 +299,7 @@ def told(running_box: Cloudbox, tmp_path_factory: pytest.TempPathFactory) -> Ite
         )
         try:
             with story.watched():
-                orphans = [kill_at_random(story, task) for task in (orphan, poor)]
+                orphans = [kill_at_random(story, task, machines=2) for task in (orphan, poor)]
                 stopped = {run: stop_an_agent(story, run) for run in orphans}
                 came_back = befall(story, large)
                 story.until(lambda: not (large.running or spent.running), "the end of the jobs")
@@ -311,9 +311,9 @@ def told(running_box: Cloudbox, tmp_path_factory: pytest.TempPathFactory) -> Ite
             running_box.end_machines()
 
 
-def kill_at_random(story: Story, task: TaskProcess) -> Run:
-    """The controller, at some moment after it wrote its first launch record, and Airflow with it."""
-    story.until(lambda: task.run is not None and bool(story.launches(task.run)), "a launch record")
+def kill_at_random(story: Story, task: TaskProcess, machines: int) -> Run:
+    """The controller, at some moment after EC2 gave it machines, whether or not it knows; Airflow with it."""
+    story.until(lambda: len(story.instances(task.run)) == machines, f"{machines} machines of a job")
     time.sleep(random.uniform(0, 3))
     task.kill()
     assert task.run is not None

@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 
 from airflow_provider_spotbatch import Environment, SpotMapOperator
-from airflow_provider_spotbatch.backends.aws import clients
+from airflow_provider_spotbatch.backends.aws import clients, instances
 from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet
 from airflow_provider_spotbatch.control.controller import Controller
 from airflow_provider_spotbatch.control.drive import drive
@@ -179,6 +179,7 @@ def account(running_box: Cloudbox, tmp_path_factory: pytest.TempPathFactory) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_HOME", str(tmp_path_factory.getbasetemp() / "airflow"))
         patch.setattr(Ec2Fleet, "visibility_bound", 0.0)  # the box's listings are not late
+        patch.setattr(instances, "FRESH_SECONDS_MOST", 0.0)  # nothing is known from the job before
         patch.setattr(clients, "ATTEMPTS", 1)  # the SDK's own pauses between tries are real seconds
         there = connections(running_box, make_account(running_box, "refusals"))
         for name, connection in there.items():
