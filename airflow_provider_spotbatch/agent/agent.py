@@ -70,8 +70,8 @@ STORING_BYTES = 128 * 1024 * 1024
 """Results that may wait in memory to be stored: beyond that nothing more is leased until some are."""
 
 NO_QUEUE_SECONDS = 120.0
-"""An agent with nothing in hand that was never answered by its queue for so long is of no use: its machine
-has no route there, or no permission, and costs money."""
+"""An agent with nothing in hand whose queue answered none of its questions for so long is of no use: its
+machine has no route there, or no permission, and costs money."""
 
 BACKOFF_SECONDS = 30.0
 """Longest pause between tries of a store or queue that does not answer."""
@@ -246,7 +246,7 @@ class Agent:
         """Lease as slots come free, until there has been nothing to do for ``idle_timeout``."""
         wait = min(RECEIVE_SECONDS, self._boot.lease / 4, self._boot.idle_timeout / 4)
         failures = 0
-        answered_at = self._idle_since = self._clock()  # fetching the environment was not idle
+        silent_since = self._idle_since = self._clock()  # fetching the environment was not idle
         while True:
             self._room.clear()
             wanted = self._wanted()
@@ -259,15 +259,17 @@ class Agent:
             except QueueGone:
                 return Ending(DRAIN, "its queue is gone: the run is over")
             except SpotBatchError as error:
+                if not failures:
+                    silent_since = asked
                 failures += 1
                 log.warning("no chunk can be leased: %s", error)
                 self._note_queue_trouble(f"no chunk can be leased: {error}")
-                if not self._leases.all and self._clock() - answered_at > NO_QUEUE_SECONDS:
+                if not self._leases.all and self._clock() - silent_since > NO_QUEUE_SECONDS:
                     return self._failed(error)
                 await asyncio.sleep(_pause(failures))
                 self._idle_since = self._clock()  # nor was it idle while it could not ask
                 continue
-            failures, answered_at = 0, self._clock()
+            failures = 0
             self._note_queue_trouble("")
             for lease in leases:
                 held = self._leases.take(from_message(lease.body), lease, asked)

@@ -13,10 +13,13 @@ import pytest
 from airflow_provider_spotbatch import item_context
 from airflow_provider_spotbatch.agent import agent as agent_module
 from airflow_provider_spotbatch.agent.agent import MachineFailed
+from airflow_provider_spotbatch.backends.base import Lease
 from airflow_provider_spotbatch.backends.local import LocalBackend, LocalMachine, machine_folder
 from airflow_provider_spotbatch.backends.local_machine import MARK
+from airflow_provider_spotbatch.backends.local_queue import LocalQueue
 from airflow_provider_spotbatch.backends.settings import Settings
 from airflow_provider_spotbatch.job.control import Control
+from airflow_provider_spotbatch.job.errors import Throttled
 from airflow_provider_spotbatch.job.keys import ChunkId
 from airflow_provider_spotbatch.job.launches import TERMINATED, LaunchRecord
 from airflow_provider_spotbatch.job.outcome import ItemOutcome, encode_result
@@ -218,6 +221,54 @@ def test_an_agent_that_its_queue_never_answers_says_so_and_ends_as_a_broken_mach
         report = await job.report()
         assert (report.state, report.held) == (ENDED, ())
         assert "cannot be used" in report.boot_log
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_that_is_busy_for_a_moment_after_a_long_item_ends_no_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its slots are busy an agent does not ask: that is no silence of the queue's."""
+    monkeypatch.setattr(agent_module, "NO_QUEUE_SECONDS", 3.0)
+    done, busy = tmp_path / "done", tmp_path / "busy"
+    receive = LocalQueue.receive
+    refusals = 0
+
+    async def receive_unless_busy(queue: LocalQueue, most: int, wait: float) -> list[Lease]:
+        nonlocal refusals
+        if busy.exists():
+            refusals += 1
+            raise Throttled("asked too often")
+        return await receive(queue, most, wait)
+
+    monkeypatch.setattr(LocalQueue, "receive", receive_unless_busy)
+
+    async def scenario() -> None:
+        job = noting_job(tmp_path, 2, until=done, idle_timeout=60.0)
+        await job.submit([chunk(0, (0, 1))])
+        agent = asyncio.ensure_future(job.run_agent())
+
+        async def long_at_it() -> bool:
+            data = await job.store.read(RUN.report("i-1"))
+            return data is not None and Report.from_bytes(bytes(data)).up_seconds > 3.5
+
+        async def refused_twice() -> bool:
+            return refusals > 1  # the first time it still held the item's lease
+
+        async def works_again() -> bool:
+            return agent.done() or notes(job) == [0, 1]
+
+        await eventually(long_at_it, "a long item")
+        busy.touch()
+        done.touch()
+        await eventually(refused_twice, "refusals of the queue")
+        busy.unlink()
+        await job.send([chunk(1, (1, 2))])
+        await eventually(works_again, "the next item")
+        assert not agent.done()
+        agent.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await agent
 
     asyncio.run(scenario())
 
