@@ -5,7 +5,8 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 TESTS ?=
 
-# These wait more than they work: some side by side, by file. What needs an Airflow takes its turn after them.
+# These wait more than they work: some side by side, by file; those of the cloud by twos, each in a box of its
+# own. What needs an Airflow takes its turn after them.
 QUICK_TIERS := tests/unit tests/property tests/conformance tests/scenario
 SIDE_BY_SIDE := -n 3 --dist loadfile
 
@@ -29,7 +30,8 @@ CLOUD := .venv-cloud
 test: lint $(CLOUD)/.complete
 ifeq ($(TESTS),)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(QUICK_TIERS)
-	$(BIN)/python -m pytest tests $(QUICK_TIERS:%=--ignore=%)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/cloud
+	$(BIN)/python -m pytest tests $(QUICK_TIERS:%=--ignore=%) --ignore=tests/cloud
 else
 	$(BIN)/python -m pytest $(TESTS)
 endif
