@@ -36,10 +36,6 @@ class Estimate:
     seconds: float | None = None
     usd: float | None = None
 
-    @property
-    def count(self) -> int:
-        return sum(count for _, count in self.machines)
-
 
 def snapshot_of(
     offers: tuple[Offer, ...],
