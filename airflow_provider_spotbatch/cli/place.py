@@ -31,8 +31,7 @@ REQUEST_SECONDS = 10.0
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 """By this variable Airflow tells that a process, such as its own command line, may ask its database."""
 
-_LEVELS = "AIRFLOW__LOGGING__NAMESPACE_LEVELS"
-_QUIET = "airflow.providers=WARNING"
+_LEVEL = "AIRFLOW__LOGGING__LOGGING_LEVEL"
 """Airflow's providers log when they are used, long after the connection was read, on standard output."""
 
 
@@ -95,7 +94,7 @@ def _as_airflows_command_line() -> Iterator[None]:
     logs goes to standard error: programs read standard output, which loggers made here would take."""
     for library in ("alembic", "botocore"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    os.environ[_LEVELS] = f"{_QUIET} {os.environ.get(_LEVELS, '')}".strip()  # read when Airflow is imported
+    os.environ.setdefault(_LEVEL, "WARNING")  # read when Airflow is imported
     before = os.environ.get(_CONTEXT)
     os.environ[_CONTEXT] = "server"
     try:
