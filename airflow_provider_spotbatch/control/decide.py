@@ -165,13 +165,12 @@ def _budget_is_spent(seen: Snapshot) -> Stop | None:
     left, least = left_usd(seen), least_usd(_cheapest_to_start(seen) or 0.0)
     if left > 0 and left >= least:
         return None
-    more = "; what is left pays for no machine's boot" if left > 0 else ""
-    return Stop(
-        "budget",
-        f"the budget of ${seen.budget_usd:g} is spent (${seen.spent_usd:.4f} by our reckoning{more}) "
-        f"with {some(seen.counts.open, 'item')} to do",
-        retryable=False,
-    )
+    how = f"is spent (${seen.spent_usd:.4f} by our reckoning"
+    how += "; what is left pays for no machine's boot)" if left > 0 else ")"
+    if not seen.spent_usd:
+        how = f"pays for no machine: a minute of the cheapest may cost ${least:.4f},"
+    told = f"the budget of ${seen.budget_usd:g} {how} with {some(seen.counts.open, 'item')} to do"
+    return Stop("budget", told, retryable=False)
 
 
 def _cheapest_to_start(seen: Snapshot) -> float | None:

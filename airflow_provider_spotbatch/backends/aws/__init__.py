@@ -52,6 +52,8 @@ CONCURRENCY = 64
 FORGET_SECONDS = 24 * 3600.0
 
 MAX_RUNTIME_SECONDS = MAX_RUNTIME_DAYS * 24 * 3600.0
+MIN_RUNTIME_SECONDS = 60.0
+"""EC2 bills a minute of each machine at least; no item would have run."""
 
 
 class AwsBackend:
@@ -150,12 +152,7 @@ class AwsBackend:
         return max(1, min(items, CONCURRENCY))
 
     async def offers(self, resources: Resources, policy: Policy, concurrency: int) -> list[Offer]:
-        if policy.max_runtime > MAX_RUNTIME_SECONDS:
-            raise InvalidInput(
-                f"max_runtime is {policy.max_runtime / 86400:g} days; on AWS it may be at most "
-                f"{MAX_RUNTIME_SECONDS / 86400:g}: objects of the store are removed after "
-                f"{EXPIRE_DAYS} days"
-            )
+        _check_max_runtime(policy.max_runtime)
         return await offers_of(
             self._region,
             resources,
@@ -200,6 +197,19 @@ class AwsBackend:
 
     def continues_elsewhere(self) -> str | None:
         return None
+
+
+def _check_max_runtime(seconds: float) -> None:
+    if seconds > MAX_RUNTIME_SECONDS:
+        raise InvalidInput(
+            f"max_runtime is {seconds / 86400:g} days; on AWS it may be at most "
+            f"{MAX_RUNTIME_SECONDS / 86400:g}: objects of the store are removed after {EXPIRE_DAYS} days"
+        )
+    if seconds < MIN_RUNTIME_SECONDS:
+        raise InvalidInput(
+            f"max_runtime is {seconds:g} s; on AWS it must be at least {MIN_RUNTIME_SECONDS:g}: a machine "
+            "takes about as long to boot"
+        )
 
 
 class AwsMachine:

@@ -13,6 +13,7 @@ from airflow_provider_spotbatch.backends.aws.quotas import least_vcpus_of
 from airflow_provider_spotbatch.backends.aws.regions import Region
 from airflow_provider_spotbatch.backends.base import Offer
 from airflow_provider_spotbatch.backends.machine_sizing import MachinePlan, MachineType, plan_machines
+from airflow_provider_spotbatch.job.errors import InvalidInput
 from airflow_provider_spotbatch.job.policy import ON_DEMAND, Policy
 from airflow_provider_spotbatch.job.resources import Resources
 
@@ -33,6 +34,7 @@ async def offers_of(
 ) -> list[Offer]:
     """As :meth:`~airflow_provider_spotbatch.backends.base.Backend.offers` has it. ``subnets``: zone → ids;
     ``images``: architecture → what ``ask_images`` tells."""
+    _check_architectures(resources, images)
     prices = [
         price
         for purchase in policy.purchases
@@ -62,6 +64,16 @@ async def offers_of(
         offer = _pinned(plan.offer(), subnets, images, priced, least[plan.purchase])
         offers.append(replace(offer, estimated=bool(estimated.intersection(offer.types))))
     return offers
+
+
+def _check_architectures(resources: Resources, images: Mapping[str, dict[str, Any]]) -> None:
+    asked = resources.architectures
+    if asked and not set(asked).intersection(images):
+        named = ", ".join(f"{image['name']} ({architecture})" for architecture, image in images.items())
+        raise InvalidInput(
+            f"item_resources.architectures is {list(asked)}, and the images of the connection are {named}: "
+            "name one of that architecture too in 'image', or leave 'image' out"
+        )
 
 
 async def _on_demand(region: Region) -> dict[str, float]:

@@ -131,6 +131,12 @@ def test_what_pays_for_no_machine_ends_the_job() -> None:
     assert "what is left pays for no machine's boot" in stopped.stop.message
 
 
+def test_what_pays_for_no_machine_at_all_is_not_called_spent() -> None:
+    stopped = decide(seen(budget_usd=0.0001)).actions[0]
+    assert isinstance(stopped, RecordStop)
+    assert stopped.stop.message.startswith("the budget of $0.0001 pays for no machine: a minute of the")
+
+
 def test_it_does_not_end_while_a_machine_may_still_do_the_rest() -> None:
     last = seen(
         launched(1, 1, HOUR, age=0.999 * HOUR), machines=machines(1, 1), budget_usd=0.5, spent_usd=0.4995

@@ -35,6 +35,7 @@ from airflow_provider_spotbatch.job.keys import Generation, Run, facts
 from airflow_provider_spotbatch.job.launches import LaunchRecord
 from airflow_provider_spotbatch.job.policy import Policy
 from airflow_provider_spotbatch.job.resources import Resources
+from tests.cloud.cloudbox.images import DEBIAN_12
 from tests.cloud.cloudbox.moto import Moto
 from tests.support.aws import AMAZON_LINUX, REGION, aws_settings
 from tests.unit.backends.aws.sdk import Sdk
@@ -304,6 +305,16 @@ class TestOffers:
         backend = AwsBackend(aws_settings(moto, "no-image", image=["/no/such/parameter"]))
         with pytest.raises(InvalidInput, match="no SSM parameter /no/such/parameter in us-east-2"):
             self.offers(backend, Resources())
+
+    def test_an_architecture_without_an_image_is_named(self, moto: Moto) -> None:
+        debian = DEBIAN_12.id
+        backend = opened(moto, "one-image", image=[debian])
+        with pytest.raises(InvalidInput, match=rf"\['arm64'\], and the images .* are {debian} \(x86_64\)"):
+            self.offers(backend, Resources(architectures=("arm64",)))
+
+    def test_no_machine_is_started_that_its_own_timer_would_end_as_it_boots(self, moto: Moto) -> None:
+        with pytest.raises(InvalidInput, match="max_runtime is 10 s; on AWS it must be at least 60"):
+            self.offers(opened(moto, "short"), Resources(), max_runtime=10.0)
 
     def test_an_offer_can_be_launched(self, moto: Moto) -> None:
         backend = opened(moto, "launched")
