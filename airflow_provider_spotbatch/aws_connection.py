@@ -69,6 +69,11 @@ def _amazon(conn_id: str, aws_conn_id: str | None, region: str | None) -> dict[s
         )
     if not amazon.region_name:
         raise InvalidInput(f"connection {conn_id!r}: name the 'region' of its machines, such as eu-west-1")
+    if not _REGION.fullmatch(amazon.region_name):
+        raise InvalidInput(
+            f"connection {conn_id!r}: the region {amazon.region_name!r} does not look like us-east-2 "
+            "or eu-west-1 (a zone has a letter more)"
+        )
     try:
         check_currency(amazon.region_name)
     except InvalidInput as error:
@@ -135,6 +140,12 @@ def _names(conn_id: str, extra: Extra, name: str, form: str) -> list[str]:
             )
     return names
 
+
+_REGION = re.compile(
+    r"[a-z]+(-[a-z]+)?-(central|north|northeast|northwest|south|southeast|southwest|east|west)-[0-9]+"
+)
+"""As all are named, sovereign and isolated ones included: us-east-2, us-gov-west-1, eusc-de-east-1. A name
+that does not exist would only show as hosts that cannot be found."""
 
 _LOOKS = {
     "subnets": "subnet-0123456789abcdef0",

@@ -115,6 +115,8 @@ def test_opening_the_backend_asks_nothing_of_the_network(connect: Connect) -> No
         ({"instance_profile": None}, "machines need an 'instance_profile'"),
         ({"aws_conn_id": "nowhere"}, "the connection 'nowhere', which does not exist"),
         ({"aws_conn_id": None, "region": None}, "name the 'region'"),
+        ({"region": "us-easst-2"}, "'us-easst-2' does not look like us-east-2"),
+        ({"region": "us-east-2a"}, "a zone has a letter more"),
         ({"region": "cn-north-1"}, "'site': machines in cn-north-1 are priced in CNY"),
         ({"region": "eusc-de-east-1"}, "machines in eusc-de-east-1 are priced in EUR"),
         ({"subnets": "vpc-0a1b2c3d"}, "'vpc-0a1b2c3d' in 'subnets' does not look like subnet-"),
