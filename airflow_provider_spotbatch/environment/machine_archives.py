@@ -126,13 +126,16 @@ async def _install(
     arguments = [
         *("pip", "install", "--target", target, "--python-version", version),
         *("--python-platform", PLATFORMS[architecture], "--python", sys.executable),
-        *("--requirement", lists[0], "--constraint", lists[1]),
+        *("--requirement", lists[0]),
+        *(("--constraint", lists[1]) if constraints else ()),
     ]
     code, output = await try_uv([*arguments, "--only-binary", ":all:"], deadline - time.monotonic())
     if code:  # something has no wheel: what is pure Python can be built here
         failed = (
             f"environment.packages could not be installed for {architecture} machines with Python {python}. "
-            f"From wheels alone:\n{last_lines(output)}\nWith source distributions built here"
+            "Ask for versions that have wheels for it; what must be compiled has to be made into a wheel of "
+            f"your own elsewhere. From wheels alone:\n{last_lines(output)}\n"
+            "With source distributions built here"
         )
         await run_uv(arguments, deadline, failed)
     await asyncio.to_thread(_check_pure, target, architecture)
