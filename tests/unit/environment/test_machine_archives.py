@@ -147,7 +147,7 @@ def test_wheels_are_the_machines_and_not_this_ones(tmp_path: Path, architecture:
     if architecture == "arm64":
         assert built(tmp_path / "root", wheel(tmp_path, tag), architecture="arm64")
     else:
-        with pytest.raises(InvalidInput, match="for x86_64 machines .* versions that have wheels"):
+        with pytest.raises(InvalidInput, match=r"for x86_64 machines .* versions that have wheels"):
             built(tmp_path / "root", wheel(tmp_path, tag), architecture="x86_64")
 
 
