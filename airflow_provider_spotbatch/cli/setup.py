@@ -131,7 +131,10 @@ def _tell_next(layout: Layout, document: dict[str, Any], say: Say) -> None:
     arn = layout.airflow_policy_arn
     say("\nLet Airflow's own credentials use it, unless they may do everything anyway:")
     say(f"  aws iam attach-role-policy --role-name AIRFLOW_ROLE --policy-arn {arn}")
-    say("\nThe connection, with the key that signs jobs and results (keep it secret):")
+    key = "with the key that signs jobs and results (keep it secret)"
+    if "password" not in document:
+        key = "but for its password, which is the one that you have"
+    say(f"\nThe connection, {key}:")
     say(f"  airflow connections add {DEFAULT_CONN_ID} --conn-json {shlex.quote(json.dumps(document))}")
     say("\nThen look whether all is well:\n  spotbatch check")
     if document["extra"]["public_address"]:

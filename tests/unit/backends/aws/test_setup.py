@@ -170,6 +170,8 @@ def test_a_store_that_holds_jobs_gets_no_new_key(
     told = capsys.readouterr()
     assert "password" not in json.loads(told.out)["connection"]
     assert "keep the password of the connection" in told.err
+    assert main(["setup", "aws"]) == 0
+    assert "but for its password, which is the one that you have" in capsys.readouterr().out
 
 
 # --- again --------------------------------------------------------------------------------------------
