@@ -99,7 +99,7 @@ def main() -> None:
         print("\nand for Airflow:\n")
         for name, connection in connections(box, make_account(box)).items():
             print(f"export AIRFLOW_CONN_{name.upper()}={shlex.quote(json.dumps(connection))}")
-        print("\nTo go the way of docs/aws.md, leave the last one out; machines find the box by the Amazon one:")
+        print("\nTo go the way of docs/aws.md, leave the last one out, and name the other:")
         print("  spotbatch setup aws --aws-conn-id aws_cloudbox")
         print("\nHere: help lists commands; Ctrl-D ends the box and everything in it.\n")
         Console(box).cmdloop()
