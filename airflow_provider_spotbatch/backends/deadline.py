@@ -14,6 +14,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     trigger that was told to end would go on. Raises TimeoutError of asyncio; the work is then cancelled.
     """
     task = asyncio.ensure_future(work)
+    task.add_done_callback(_retrieve)
     try:
         await asyncio.wait({task}, timeout=seconds)
         if not task.done():
@@ -22,3 +23,9 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     finally:
         if not task.done():
             task.cancel()
+
+
+def _retrieve(task: asyncio.Future[T]) -> None:
+    """Whose caller was cancelled may fail unheard: asyncio would log that, with files read on the loop."""
+    if not task.cancelled():
+        task.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -57,3 +58,19 @@ def test_a_cancelled_caller_cancels_the_work() -> None:
         assert work.cancelled()
 
     asyncio.run(scenario())
+
+
+def test_an_error_that_a_cancel_meets_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        work: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        caller = asyncio.ensure_future(within(5.0, work))
+        await asyncio.sleep(0)
+        work.set_exception(OSError("gone"))
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert caplog.records == []
