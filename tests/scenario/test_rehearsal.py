@@ -11,9 +11,9 @@ from airflow_provider_spotbatch import MapResult, Resources
 from tests.support.runs import CONN_ID, drive, site_in
 
 SCRIPT = [
-    {"after": 2.5, "how": "notice", "machine": 0},
-    {"after": 3, "how": "vanish", "machine": 1},
-    {"after": 2, "how": "freeze", "machine": 2, "seconds": 13},
+    {"after": 4, "how": "notice", "machine": 0},
+    {"after": 4.5, "how": "vanish", "machine": 1},
+    {"after": 3, "how": "freeze", "machine": 2, "seconds": 13},
 ]
 
 
@@ -26,11 +26,11 @@ def test_all_results_come_once_and_interrupted_machines_are_replaced(
 
     site = site_in(tmp_path / "root", monkeypatch, instances=3, rehearse=SCRIPT)
     small = Resources(cpus=0.1, memory_gb=0.1)
-    worker = site.submit(work, range(60), item_retries=0, concurrency=3, resources=small)
+    worker = site.submit(work, range(90), item_retries=0, concurrency=3, resources=small)
     outcome = drive(worker)
 
-    assert (outcome.ok, outcome.failed, outcome.causes) == (60, 0, {})
-    assert list(MapResult.of(outcome, CONN_ID, worker.store_uri)) == [n * n for n in range(60)]
+    assert (outcome.ok, outcome.failed, outcome.causes) == (90, 0, {})
+    assert list(MapResult.of(outcome, CONN_ID, worker.store_uri)) == [n * n for n in range(90)]
     assert site.processes == []
     log = "\n".join(site.said)
     ends = [line for line in site.said if "ended: " in line]
