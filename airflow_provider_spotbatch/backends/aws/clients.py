@@ -184,6 +184,7 @@ class Clients:
             ParamValidationError,
             PartialCredentialsError,
         )
+        from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
 
         try:
             client = self._client(service, region, once=until is not None)
@@ -204,7 +205,7 @@ class Clients:
                 f"there are no credentials for {service}:{operation}: {error}",
                 remedy="Name an Amazon connection in 'aws_conn_id', or give this process credentials",
             ) from error
-        except HTTPClientError as error:
+        except (HTTPClientError, ResponseParserError) as error:  # the latter: a page of some gateway
             raise CloudUnavailable(f"{service}:{operation} got no answer: {error}") from error
         except ParamValidationError as error:
             raise BadRequest(f"{service}:{operation} takes no such thing: {error}") from error

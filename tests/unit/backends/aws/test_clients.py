@@ -9,6 +9,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from botocore.config import Config
 from botocore.exceptions import ConnectTimeoutError, NoCredentialsError, ParamValidationError
+from botocore.parsers import ResponseParserError
 
 from airflow_provider_spotbatch.backends.aws import clients as clients_module
 from airflow_provider_spotbatch.backends.aws.clients import Access, Clients, ErrorCode
@@ -37,6 +38,7 @@ def test_a_code_that_the_caller_knows_is_an_answer() -> None:
     [
         ("RequestThrottled", Throttled),
         (ConnectTimeoutError(endpoint_url="https://sqs"), CloudUnavailable),
+        (ResponseParserError("Unable to parse response, invalid XML received: b'<html>'"), CloudUnavailable),
         (NoCredentialsError(), AccessDenied),
         (ParamValidationError(report="Invalid type for parameter Value, value: 7"), BadRequest),
     ],
