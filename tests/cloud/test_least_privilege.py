@@ -18,6 +18,7 @@ from airflow_provider_spotbatch.backends.aws.fleet import Ec2Fleet
 from airflow_provider_spotbatch.backends.aws.queue import queue_prefix
 from airflow_provider_spotbatch.cli import main
 from airflow_provider_spotbatch.control.submit import JobRequest
+from airflow_provider_spotbatch.environment.packages import CURRENT_PYTHON
 from airflow_provider_spotbatch.environment.packing import Packing
 from airflow_provider_spotbatch.hooks import SpotBatchHook
 from airflow_provider_spotbatch.job.keys import Generation, Run, job_id
@@ -135,7 +136,7 @@ def run_job(box: Cloudbox, account: Account, image: Image, folder: Path) -> dict
         "secret": account.other,
         "image": image.id,
     }
-    importable = PYTHONS[image] != PYTHONS[DEBIAN_12]  # a function pickled here runs on this Python alone
+    importable = PYTHONS[image] != CURRENT_PYTHON  # a function pickled here runs on this Python alone
     environment = Environment(
         python=PYTHONS[image],
         packages=PACKAGES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.cloud.cloudbox.images import DEBIAN_12
+from tests.cloud.cloudbox.images import image_with_this_python
 
 if TYPE_CHECKING:
     from tests.cloud.cloudbox.box import Cloudbox
@@ -49,7 +49,7 @@ def connections(box: Cloudbox, account: Account) -> dict[str, dict[str, Any]]:
                 "region": box.region,
                 "store": f"s3://{account.bucket}/spotbatch",
                 "instance_profile": account.instance_profile,
-                "image": DEBIAN_12.id,
+                "image": image_with_this_python().id,
             },
         },
     }

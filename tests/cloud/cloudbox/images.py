@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import sys
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ def _debian(release: str, suite: str, architecture: str) -> Image:
 DEBIAN_12 = _debian("12", "bookworm", ARCHITECTURE)
 DEBIAN_13 = _debian("13", "trixie", ARCHITECTURE)
 
+_BY_PYTHON = {(3, 11): DEBIAN_12, (3, 13): DEBIAN_13}
+
 # All can be looked up for both architectures, as default images are; there are no machine types of the
 # other one. There is no root of Amazon Linux here: what boots is Debian 12.
 IMAGES = (
@@ -55,6 +58,12 @@ IMAGES = (
     Image("al2023-ami-box-x86_64", "bookworm", f"{_AMAZON_LINUX}x86_64", "x86_64"),
     Image("al2023-ami-box-arm64", "bookworm", f"{_AMAZON_LINUX}arm64", "arm64"),
 )
+
+
+def image_with_this_python() -> Image:
+    """The one whose own Python is of this process's minor version, so that none has to be sent; Debian 12
+    where there is none."""
+    return _BY_PYTHON.get(sys.version_info[:2], DEBIAN_12)
 
 
 def write_for_moto(path: Path) -> None:
