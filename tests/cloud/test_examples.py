@@ -21,7 +21,7 @@ from airflow_provider_spotbatch.cli import main
 from tests.airflow.examples import EXAMPLES, names
 from tests.airflow.ran import RunDag
 from tests.cloud.cloudbox.box import Cloudbox
-from tests.cloud.cloudbox.images import DEBIAN_12
+from tests.cloud.cloudbox.images import BY_PYTHON, DEBIAN_12
 from tests.cloud.cloudbox.moto import ACCOUNT
 
 NAME = "newcomer"
@@ -33,10 +33,6 @@ DATA = "newcomers-data"
 
 MOST_USD_PER_HOUR = 0.12
 """Limit of the connection, for two machines or three: the host has few cores."""
-
-WITH_DEBIAN = {(3, 11), (3, 13)}
-"""Pythons that an image of the box brings. With others the connection names an image, and machines are sent
-an interpreter."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Account:
         """Of Airflow's processes."""
         amazon = {"conn_type": "aws", "extra": {"region_name": box.region, "endpoint_url": box.endpoint_url}}
         extra = {**self.connection["extra"], "max_usd_per_hour": MOST_USD_PER_HOUR}
-        if sys.version_info[:2] not in WITH_DEBIAN:
+        if sys.version_info[:2] not in BY_PYTHON:  # machines are sent an interpreter then
             extra["image"] = DEBIAN_12.id
         return {
             "AIRFLOW_CONN_AWS_BOX": json.dumps(amazon),

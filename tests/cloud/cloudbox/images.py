@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import sys
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +48,8 @@ def _debian(release: str, suite: str, architecture: str) -> Image:
 DEBIAN_12 = _debian("12", "bookworm", ARCHITECTURE)
 DEBIAN_13 = _debian("13", "trixie", ARCHITECTURE)
 
-_BY_PYTHON = {(3, 11): DEBIAN_12, (3, 13): DEBIAN_13}
+BY_PYTHON = {(3, 11): DEBIAN_12, (3, 13): DEBIAN_13}
+"""Minor versions that an image of the box brings."""
 
 # All can be looked up for both architectures, as default images are; there are no machine types of the
 # other one. There is no root of Amazon Linux here: what boots is Debian 12.
@@ -63,7 +64,7 @@ IMAGES = (
 def image_with_this_python() -> Image:
     """The one whose own Python is of this process's minor version, so that none has to be sent; Debian 12
     where there is none."""
-    return _BY_PYTHON.get(sys.version_info[:2], DEBIAN_12)
+    return BY_PYTHON.get(sys.version_info[:2], DEBIAN_12)
 
 
 def write_for_moto(path: Path) -> None:
