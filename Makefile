@@ -8,7 +8,7 @@ TESTS ?=
 # These wait more than they work: some side by side, by file; those of the cloud by twos, each in a box of its
 # own. What needs an Airflow takes its turn after them.
 QUICK_TIERS := tests/unit tests/property tests/conformance tests/scenario
-SIDE_BY_SIDE := -n 3 --dist loadfile
+SIDE_BY_SIDE := -n 4 --dist loadfile
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete

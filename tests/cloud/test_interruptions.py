@@ -400,7 +400,7 @@ class TestInterruptions:
         queues = box.client("sqs").list_queues().get("QueueUrls", [])
         for run in (told.large.run, told.spent.run):
             assert run is not None
-            assert not [each for each in templates if tags_of(each)[RUN_TAG] == run.tag]
+            assert not [each for each in templates if tags_of(each).get(RUN_TAG) == run.tag]
             assert not [each for each in queues if run.generation.job in each]
 
 
