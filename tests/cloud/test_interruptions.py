@@ -53,6 +53,12 @@ NOTICE_SECONDS = 120.0
 
 FOR_EVER = 599.0
 ORPHAN_AFTER = 20.0
+LOOK_SECONDS = 10.0
+"""How often an agent looks whether its controller lives."""
+
+KILL_SECONDS = 3.0
+"""Until when a controller is killed whose machines have come."""
+
 MAX_RUNTIME = 62.0
 BUDGET_SECONDS = 63.0
 """Machine time that a small job's budget pays for: a machine is not asked for to live less than 60 s."""
@@ -63,7 +69,7 @@ TICK_SECONDS = 15.0
 SAME_TICK_SECONDS = 5.0
 """What a tick may take that sends hundreds of messages to an emulator; the next one comes later."""
 
-SLACK_SECONDS = 10.0
+SLACK_SECONDS = 15.0
 """A boot, a busy host."""
 
 DEADLINE = 240.0
@@ -314,7 +320,7 @@ def told(running_box: Cloudbox, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def kill_at_random(story: Story, task: TaskProcess, machines: int) -> Run:
     """The controller, at some moment after EC2 gave it machines, whether or not it knows; Airflow with it."""
     story.until(lambda: len(story.instances(task.run)) == machines, f"{machines} machines of a job")
-    time.sleep(random.uniform(0, 3))
+    time.sleep(random.uniform(0, KILL_SECONDS))
     task.kill()
     assert task.run is not None
     return task.run
@@ -410,7 +416,8 @@ class TestWithAirflowGone:
     def test_an_agent_that_sees_no_controller_ends_its_machine(self, told: Told) -> None:
         report = told.story.reports(told.orphan)[told.of_the_living(told.orphan)]
         assert "no controller was seen" in report.reason
-        assert report.up_seconds == pytest.approx(ORPHAN_AFTER, abs=SLACK_SECONDS)
+        longest = KILL_SECONDS + LOOK_SECONDS + ORPHAN_AFTER + SLACK_SECONDS
+        assert ORPHAN_AFTER - LOOK_SECONDS <= report.up_seconds <= longest
 
     def test_the_timer_ends_a_machine_whose_agent_stands_still(self, told: Told) -> None:
         """When the job's time is over: nothing else looks at that."""
