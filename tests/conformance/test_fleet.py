@@ -107,7 +107,9 @@ class TestFleet:
         place.needs(LIVE_MACHINES)
 
         async def main() -> None:
-            [machine] = (await place.brief_fleet.launch(place.record(machines=1))).instances
+            outcome = await place.brief_fleet.launch(place.record(machines=1))
+            assert outcome.refusals == ()
+            [machine] = outcome.instances
             end = await until_state(place.brief_fleet, machine.id, TERMINATED)
             assert not end.interrupted
             assert end.reason == "the agent ended"
