@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import signal
 import sys
-from typing import NoReturn
 
 from airflow_provider_spotbatch.agent.agent import MachineFailed, run_agent
 from airflow_provider_spotbatch.backends import open_machine
+from airflow_provider_spotbatch.backends.process_end import end_process
 from airflow_provider_spotbatch.backends.store import open_store
 from airflow_provider_spotbatch.job.boot import Boot
 
@@ -38,14 +36,5 @@ def main() -> int:
     return asyncio.run(_live(Boot.from_text(sys.stdin.read())))
 
 
-def program() -> NoReturn:
-    """``main``, and then the end of the process at once: at Python's own end threads of the store's library
-    abort it now and then (seen on 3.10), and an agent that did all its work would count as crashed."""
-    code = main()
-    with contextlib.suppress(OSError):
-        sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    program()
+    end_process(main())

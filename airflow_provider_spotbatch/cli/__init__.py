@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import inspect
 import os
 import signal
@@ -13,6 +12,8 @@ import threading
 from collections.abc import Coroutine, Sequence
 from importlib import import_module
 from typing import NoReturn
+
+from airflow_provider_spotbatch.backends.process_end import end_process
 
 COMMANDS = (
     "jobs",
@@ -84,16 +85,8 @@ async def _until_ctrl_c(command: Coroutine[None, None, int]) -> int:
 
 
 def program() -> NoReturn:
-    """The installed command: ``main``, and then the end of the process at once.
-
-    Python's own end would take the interpreter from threads of the store's library that are about to drop
-    what they hold of it, and then and now such a thread aborts the process (seen on 3.13).
-    """
-    code = main()
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+    """The installed command."""
+    end_process(main())
 
 
 def build_parser() -> argparse.ArgumentParser:
