@@ -141,7 +141,7 @@ class AwsBackend:
             Filters=[{"Name": f"tag:{STORE_TAG}", "Values": [self.store_uri]}],
         )
         before = datetime.now(timezone.utc) - timedelta(seconds=FORGET_SECONDS)
-        old = [template for template in templates if template["CreateTime"] < before]
+        old = [each["LaunchTemplateName"] for each in templates if each["CreateTime"] < before]
         await delete_templates(self._region.clients, old)
         return len(old)
 

@@ -119,18 +119,16 @@ class Ec2Fleet:
         self._instances.forget()
 
     async def close(self) -> None:
-        await delete_templates(
-            self._clients,
-            await self._clients.pages(
-                "ec2",
-                "DescribeLaunchTemplates",
-                "LaunchTemplates",
-                Filters=[
-                    {"Name": f"tag:{STORE_TAG}", "Values": [self._setup.store]},
-                    {"Name": f"tag:{RUN_TAG}", "Values": [self._run.tag]},
-                ],
-            ),
+        templates = await self._clients.pages(
+            "ec2",
+            "DescribeLaunchTemplates",
+            "LaunchTemplates",
+            Filters=[
+                {"Name": f"tag:{STORE_TAG}", "Values": [self._setup.store]},
+                {"Name": f"tag:{RUN_TAG}", "Values": [self._run.tag]},
+            ],
         )
+        await delete_templates(self._clients, [each["LaunchTemplateName"] for each in templates])
 
     # --- a launch ------------------------------------------------------------------------------------
 
@@ -205,10 +203,8 @@ class Ec2Fleet:
         region holds few thousand templates. What cannot be removed now goes when the fleet is closed."""
         for number in [each for each in self._templates if each < record.number]:
             for name in self._templates.pop(number):
-                with contextlib.suppress(ErrorCode, SpotBatchError):
-                    await self._clients.call(
-                        "ec2", "DeleteLaunchTemplate", answers=TEMPLATE_GONE, LaunchTemplateName=name
-                    )
+                with contextlib.suppress(SpotBatchError):
+                    await delete_templates(self._clients, [name])
 
     async def _create_fleet(self, record: LaunchRecord, until: float) -> dict[str, Any]:
         """Raises ErrorCode if the record's token was used with other parameters."""
@@ -275,18 +271,11 @@ async def terminate(clients: Clients, instances: Sequence[str]) -> None:
                 await terminate(clients, [each])
 
 
-async def delete_templates(clients: Clients, templates: Iterable[Mapping[str, Any]]) -> None:
+async def delete_templates(clients: Clients, names: Iterable[str]) -> None:
     """Remove launch templates; harmless for those that are gone."""
-    for template in templates:
-        try:
-            await clients.call(
-                "ec2",
-                "DeleteLaunchTemplate",
-                answers=TEMPLATE_GONE,
-                LaunchTemplateId=template["LaunchTemplateId"],
-            )
-        except ErrorCode:
-            continue
+    for name in names:
+        with contextlib.suppress(ErrorCode):
+            await clients.call("ec2", "DeleteLaunchTemplate", answers=TEMPLATE_GONE, LaunchTemplateName=name)
 
 
 def _machines_of(record: LaunchRecord, answer: Mapping[str, Any]) -> tuple[Instance, ...]:
